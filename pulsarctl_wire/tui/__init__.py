@@ -1,1 +1,1 @@
-"""The screen of `pwire tui`: a reader of a store, and of what jobs write beside it. It knows no protocol."""
+"""The screen of `pwire tui`: a reader of a store, and of what jobs write beside it."""

@@ -1,4 +1,4 @@
-"""The screen: panes, the filter line, the status line, and the keys."""
+"""The screen: panes, the input line, the status line, and the keys."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
@@ -13,22 +13,22 @@ from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record.related import follow
 from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.stats.overview import KINDS
-from pulsarctl_wire.tui.bars import LIVE, NARROW, PANES, Bar, status_text, tabs_text
+from pulsarctl_wire.tui.bars import FIRST_LIVE_PANE, NARROW_WIDTH, PANES, Bar, status_text, tabs_text
 from pulsarctl_wire.tui.detail import FramesPane
-from pulsarctl_wire.tui.filter_line import FilterLine
+from pulsarctl_wire.tui.input_line import InputLine
 from pulsarctl_wire.tui.intercept import BREAKPOINT, FaultsPane, HeldPane
 from pulsarctl_wire.tui.jumps import Jumps
 from pulsarctl_wire.tui.keys import keys_text
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model, Session
-from pulsarctl_wire.tui.panes import FindingsPane, Follow, GoTo, OverviewPane, Said, SequencePane
+from pulsarctl_wire.tui.panes import FindingsPane, GoTo, OverviewPane, SequencePane, ShowOnly, StatusNote
 from pulsarctl_wire.tui.selection import Selection
-from pulsarctl_wire.tui.strips import WithoutColours
+from pulsarctl_wire.tui.strips import ColourRemover
 from pulsarctl_wire.tui.text_screen import TextScreen
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame
 
-_TICK: Final = 0.1  # seconds between two looks at what is new
+_TICK: Final = 0.1  # seconds between two polls
 
 
 class PwireApp(App[None]):
@@ -57,12 +57,12 @@ class PwireApp(App[None]):
         Binding("W", "jump('next_finding', -1)", show=False),
         Binding("a", "jump('answer')", show=False),
         Binding("m", "jump('journey')", show=False),
-        Binding("c", "follow('connection')", show=False),
-        Binding("t", "follow('topic')", show=False),
-        Binding("p", "follow('producer')", show=False),
-        Binding("u", "follow('consumer')", show=False),
-        Binding("s", "follow('subscription')", show=False),
-        Binding("M", "follow('message')", show=False),
+        Binding("c", "show_only('connection')", show=False),
+        Binding("t", "show_only('topic')", show=False),
+        Binding("p", "show_only('producer')", show=False),
+        Binding("u", "show_only('consumer')", show=False),
+        Binding("s", "show_only('subscription')", show=False),
+        Binding("M", "show_only('message')", show=False),
         Binding("B", "break", show=False),
         Binding("backspace", "undo_filter", show=False),
         Binding("tab", "focus_next", show=False),
@@ -94,21 +94,21 @@ class PwireApp(App[None]):
         intercept = session.intercept
         self._faults = None if intercept is None else FaultsPane(self.model, intercept)
         self._held = None if intercept is None else HeldPane(self.model, intercept)
-        self._said = LineList(self._said_line, id="log", title="nothing was said yet")
-        self._panes = PANES if session.intercept is not None else PANES[:LIVE]
-        self._filter = FilterLine(session.check, session.names, self._known_values)
+        self._log_lines = LineList(self._log_line, id="log", title="nothing was said yet")
+        self._panes = PANES if session.intercept is not None else PANES[:FIRST_LIVE_PANE]
+        self._input = InputLine(session.check, session.names, self._known_values)
         self._status = Bar(id="status")
         self._tabs = Bar(id="tabs")
         self._mode = "filter"
-        self._follows = session.live
-        self._wanted = session.first
+        self._is_following = session.live
+        self._target = session.first
         self._note = "? lists the keys, q quits"
         self._history: list[tuple[str, int]] = []
         """Earlier filters, with the positions under the cursor."""
         self._jumps = Jumps(self.model, self._frames.lines, self)
         self._selection = Selection(self.model, self._frames.lines, self, self.say)
         self._position = 0
-        """Of the event under the cursor."""
+        """The position of the event under the cursor."""
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen. Overrides the parent's method."""
@@ -119,43 +119,43 @@ class PwireApp(App[None]):
                 yield OverviewPane(self.model, kind)
             yield FindingsPane(self.model)
             yield self._sequence
-            yield self._said
+            yield self._log_lines
             if self._faults is not None and self._held is not None:
                 yield self._faults
                 yield self._held
-        yield self._filter
+        yield self._input
         yield self._status
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return what changes lines before they are written. Overrides the parent's method."""
-        return super().get_line_filters() if self._session.colour else [WithoutColours()]
+        return super().get_line_filters() if self._session.colour else [ColourRemover()]
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Focus the list, apply the first filter, and begin to poll."""
         self._frames.lines.focus()
-        self.set_interval(_TICK, self._look)
+        self.set_interval(_TICK, self._poll)
         if self._session.expression:
             self._apply(self._session.expression)
-        self._look()
+        self._poll()
 
     def on_resize(self, event: Resize) -> None:
         """Put bytes below fields where there is little room."""
-        self._frames.detail.set_class(event.size.width < NARROW, "narrow")
+        self._frames.detail.set_class(event.size.width < NARROW_WIDTH, "narrow")
 
     # -- what is new
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         model, lines = self.model, self._frames.lines
         before, findings, counts = model.rows, model.findings, model.counts
         model.refresh()
-        if self._wanted is not None:
-            self._go_to_wanted(self._wanted)
+        if self._target is not None:
+            self._go_to_number(self._target)
         if not model.rows:
             lines.set_title(self._why_empty())
         if model.rows != before or not lines.rows:
             is_first = not lines.rows and model.rows
             lines.show(model.rows)
-            if self._follows and self._wanted is None:
+            if self._is_following and self._target is None:
                 lines.move_to(model.rows - 1)
             elif is_first:
                 self._load_detail(lines.cursor)
@@ -163,8 +163,8 @@ class PwireApp(App[None]):
             lines.renew()
         if model.findings is not findings or model.counts is not counts:
             self._load_pane()
-        if len(model.messages) != self._said.rows:
-            self._said.show(len(model.messages), self._said_line, len(model.messages) - 1)
+        if len(model.messages) != self._log_lines.rows:
+            self._log_lines.show(len(model.messages), self._log_line, len(model.messages) - 1)
             self._note = model.messages[-1]
         if self._held is not None and model.messages:  # the server is there
             self._held.load()
@@ -183,34 +183,34 @@ class PwireApp(App[None]):
             return "no frames yet"
         return "reading…" if self.model.is_reading else "no frames"
 
-    def _said_line(self, index: int, width: int) -> str:
+    def _log_line(self, index: int, width: int) -> str:
         return clean(self.model.messages[index])
 
-    def _go_to_wanted(self, number: int) -> None:
-        """Go to a frame, if need be when it has been read."""
+    def _go_to_number(self, number: int) -> None:
+        """Go to a frame; if it has not been read yet, as soon as it is."""
         if self._jumps.go_to_number(number):
-            self._wanted = None
+            self._target = None
         elif not self.model.is_reading:
-            self._wanted = None
+            self._target = None
             self.say(f"there is no frame {number}")
         else:
-            self._wanted = number
+            self._target = number
 
     def _show_status(self) -> None:
         lines = self._frames.lines
         states = {
-            "following": self._follows,
+            "following": self._is_following,
             "searching, Esc stops": self._jumps.is_searching,
-            f"{len(lines.selected)} selected": lines.mark is not None,
+            f"{len(lines.selected)} selected": lines.selection_start is not None,
         }
         if self._held is not None and self._held.rows:
             states[f"{len(self._held.rows)} held: 0 shows them"] = True
         shown = [text for text, holds in states.items() if holds]
-        is_mistake = self._note and self._filter.has_class("open")
+        is_mistake = self._note and self._input.has_class("open")
         text = self._note if is_mistake else status_text(self.model, lines.cursor, shown, self._note)
         self._status.change(text)
         current = self._switcher.current or ""
-        is_narrow = self.size.width < NARROW
+        is_narrow = self.size.width < NARROW_WIDTH
         self._tabs.change(tabs_text(self._panes, current, self._session.title, is_narrow=is_narrow))
 
     def _load_pane(self) -> None:
@@ -241,7 +241,7 @@ class PwireApp(App[None]):
         """Show the details of another frame."""
         if message.lines is self._frames.lines:
             if message.index < self.model.rows - 1:
-                self._follows = False
+                self._is_following = False
             self._load_detail(message.index)
             self._show_status()
 
@@ -252,29 +252,29 @@ class PwireApp(App[None]):
             self._load_detail(message.index)
             self.set_focus(self.query_one("#fields", LineList))
 
-    def on_follow(self, message: Follow) -> None:
-        """Show only the frames of something."""
+    def on_show_only(self, message: ShowOnly) -> None:
+        """Show only the frames for which an expression holds."""
         self.action_pane(0)
         self._apply(message.expression)
 
-    def on_said(self, message: Said) -> None:
+    def on_status_note(self, message: StatusNote) -> None:
         """Show a text in the status line."""
         self.say(message.text)
 
     def on_go_to(self, message: GoTo) -> None:
         """Show a frame."""
         self.action_pane(0)
-        self._go_to_wanted(message.number)
+        self._go_to_number(message.number)
 
     def on_input_changed(self) -> None:
-        """Forget about a mistake that is being mended."""
+        """Clear the error while the text is corrected."""
         self._note = ""
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         """Apply what was written."""
         text = message.value.strip()
         if self._mode == "filter":
-            problem = self._filter.find_problem(text)
+            problem = self._input.find_problem(text)
             if problem:
                 self._note = problem
                 self._show_status()
@@ -291,30 +291,31 @@ class PwireApp(App[None]):
         elif self._mode == "go" and text:
             digits = text.lstrip("#")
             if digits.isdecimal():
-                self._go_to_wanted(int(digits))
+                self._go_to_number(int(digits))
             else:
                 self.say(f"{text}: not the number of a frame")
 
     # -- the line at the bottom
 
     def action_edit(self, mode: str) -> None:
-        """Open the line for a filter, a search or the number of a frame."""
+        """Open the input line for a filter, a search, the number of a frame, or a file."""
         self._mode = mode
         self._note = ""
-        self._filter.value = self.model.expression if mode == "filter" else ""
-        self._filter.border_title = mode
-        self._filter.placeholder = {
+        self._input.is_filter = mode == "filter"
+        self._input.value = self.model.expression if mode == "filter" else ""
+        self._input.border_title = mode
+        self._input.placeholder = {
             "filter": 'command == "SEND" and total_size > 1000',
             "search": f"text in lines; Enter: {self._jumps.text}" if self._jumps.text else "text in lines",
             "go": "the number of a frame",
-            "save": f"{len(self._frames.lines.selected)} to FILE.pcapng .jsonl .send .py, or pulsar://HOST:6650",
+            "save": f"save {len(self._frames.lines.selected)}: FILE.pcapng, .jsonl, .send or .py; or replay: pulsar://HOST:6650",
         }[mode]
-        self._filter.add_class("open")
-        self.set_focus(self._filter)  # at once: keys that follow are for it
-        self._filter.cursor_position = len(self._filter.value)
+        self._input.add_class("open")
+        self.set_focus(self._input)  # at once: keys that follow are for it
+        self._input.cursor_position = len(self._input.value)
 
     def _close_line(self) -> None:
-        self._filter.remove_class("open")
+        self._input.remove_class("open")
         self._focus_pane()
 
     def _focus_pane(self) -> None:
@@ -329,11 +330,11 @@ class PwireApp(App[None]):
     def action_leave(self) -> None:
         """Close the line, or stop a search, or return to the list; finally remove the filter."""
         self._note = ""
-        if self._filter.has_class("open"):
+        if self._input.has_class("open"):
             self._close_line()
         elif self._jumps.is_searching:
             self._jumps.stop()
-        elif self._frames.lines.mark is not None:
+        elif self._frames.lines.selection_start is not None:
             self.action_select()
         elif self._switcher.current != "frames":
             self.action_pane(0)
@@ -372,10 +373,10 @@ class PwireApp(App[None]):
         else:
             lines.show(model.rows, model.row_line, self._position)
             self._load_detail(lines.cursor)
-        self._look()
+        self._poll()
 
-    def action_follow(self, kind: str) -> None:
-        """Show only what has to do with a party of the frame under the cursor."""
+    def action_show_only(self, kind: str) -> None:
+        """Show only frames that have the same connection, topic, … (`kind`) as the one under the cursor."""
         event = self.event
         expression = "" if event is None else follow(event, kind)
         if event is None:
@@ -415,7 +416,7 @@ class PwireApp(App[None]):
         if number >= len(self._panes):
             self.say("only pwire proxy --tui and pwire broker --tui have faults and held frames")
             return
-        self._filter.remove_class("open")
+        self._input.remove_class("open")
         self._switcher.current = PANES[number]
         self._load_pane()
         self._focus_pane()
@@ -443,10 +444,10 @@ class PwireApp(App[None]):
 
     def action_follow_end(self) -> None:
         """Keep the cursor at the end while frames come, or stop doing so."""
-        self._follows = not self._follows
-        if self._follows:
+        self._is_following = not self._is_following
+        if self._is_following:
             self._frames.lines.action_go(-1)
-            self._follows = True
+            self._is_following = True
         self._show_status()
 
     def action_copy(self, form: str) -> None:
@@ -458,7 +459,7 @@ class PwireApp(App[None]):
     def action_select(self) -> None:
         """Begin a selection at the cursor, or end it."""
         lines = self._frames.lines
-        lines.mark = lines.cursor if lines.mark is None else None
+        lines.selection_start = lines.cursor if lines.selection_start is None else None
         lines.renew()
 
     def action_toggle_light(self) -> None:

@@ -11,10 +11,10 @@ from pulsarctl_wire.tui.model import Model
 
 PANES: Final = ("frames", *KINDS, "findings", "sequence", "log", "faults", "held")
 """All panes, in the order of their keys."""
-LIVE: Final = 8
-"""The first of those that only live traffic has."""
-NARROW: Final = 120
-"""Cells: in less, titles are short, and bytes are below fields."""
+FIRST_LIVE_PANE: Final = 8
+"""The index of the first pane that only live traffic has."""
+NARROW_WIDTH: Final = 120
+"""Width in cells below which titles are short, and bytes stand below fields."""
 
 _TITLES: Final = (
     *("Frames", "Connections", "Topics", "Producers", "Subscriptions", "Findings", "Sequence", "Log"),

@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 
 def flatten(lines: Lines, folded: set[Path], guides: str = "") -> Iterator[tuple[str, Path, bool]]:
-    """Yield the lines of a tree with their places, and whether there are lines below; without folded ones."""
+    """Yield the visible lines of a tree: text, path, and whether it has children."""
     for text, children, path in lines:
         is_folded = path in folded
         sign = ("▸ " if is_folded else "▾ ") if children else "  "
@@ -36,7 +36,7 @@ def flatten(lines: Lines, folded: set[Path], guides: str = "") -> Iterator[tuple
 
 
 class Bytes(LineList):
-    """The bytes of a frame. `at` is the one under the cursor."""
+    """The bytes of a frame. `byte_offset` is that of the byte under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", "Byte before", show=False),
@@ -48,25 +48,25 @@ class Bytes(LineList):
         self._paint = paint
         self._raw = b""
         self._digits = self._text = ""
-        self._marks: list[Span] = []
-        self.at = 0
+        self._highlights: list[Span] = []
+        self.byte_offset = 0
 
     def load(self, raw: bytes, hidden: list[Span]) -> None:
         """Show other bytes, those in `hidden` masked."""
         self._raw = raw
         self._digits = hex_digits(raw, hidden)
         self._text = mask_spans(raw, hidden, b".").translate(_VISIBLE).decode("ascii")
-        self._marks = []
-        self.at = 0
+        self._highlights = []
+        self.byte_offset = 0
         self.show(-(-len(raw) // _WIDTH), self._line, 0)
 
     def mark_spans(self, spans: list[Span]) -> None:
         """Mark bytes, and show the first one."""
-        self._marks = spans
+        self._highlights = spans
         self._strips.clear()
         if spans and not self.has_focus:
-            self.at = spans[0][0]
-            self.cursor = self.at // _WIDTH
+            self.byte_offset = spans[0][0]
+            self.cursor = self.byte_offset // _WIDTH
             self._keep_in_view()
         self.refresh()
 
@@ -74,22 +74,24 @@ class Bytes(LineList):
         """Move the cursor to a line. Overrides the parent's method."""
         if self._raw:
             self.renew()
-            self.at = min(max(index, 0) * _WIDTH + self.at % _WIDTH, len(self._raw) - 1)
+            self.byte_offset = min(max(index, 0) * _WIDTH + self.byte_offset % _WIDTH, len(self._raw) - 1)
         super().move_to(index)
 
     def action_step(self, count: int) -> None:
         """Move to another byte."""
         if self._raw:
-            self.at = max(min(self.at + count, len(self._raw) - 1), 0)
+            self.byte_offset = max(min(self.byte_offset + count, len(self._raw) - 1), 0)
             self.renew()
-            super().move_to(self.at // _WIDTH)
+            super().move_to(self.byte_offset // _WIDTH)
 
     def _line(self, index: int, width: int) -> str:
         start = index * _WIDTH
         stop = min(start + _WIDTH, len(self._raw))
-        marks = [any(first <= place < last for first, last in self._marks) for place in range(start, stop)]
-        if self.has_focus and start <= self.at < stop:
-            marks[self.at - start] = not marks[self.at - start]
+        marks = [
+            any(first <= place < last for first, last in self._highlights) for place in range(start, stop)
+        ]
+        if self.has_focus and start <= self.byte_offset < stop:
+            marks[self.byte_offset - start] = not marks[self.byte_offset - start]
         digits = [self._digits[3 * place : 3 * place + 2] for place in range(start, stop)]
         blanks = " " * (3 * (_WIDTH - len(digits)))
         hexes = _join(digits, marks, " ")
@@ -158,7 +160,7 @@ class Detail(Horizontal):
         """Mark in the other list what the cursor is on now."""
         message.stop()
         if message.lines is self._bytes:
-            self._mark_field(self._bytes.at)
+            self._mark_field(self._bytes.byte_offset)
         else:
             self._mark_bytes(message.index)
 
@@ -181,8 +183,8 @@ class Detail(Horizontal):
         self._bytes.mark_spans(find_spans(self._parts, path))
         self._label(next((part for part in self._parts if path and part.path == path), None))
 
-    def _mark_field(self, at: int) -> None:
-        part = next((part for part in self._parts if part.start <= at < part.stop), None)
+    def _mark_field(self, offset: int) -> None:
+        part = next((part for part in self._parts if part.start <= offset < part.stop), None)
         if part is None:
             return
         self._bytes.mark_spans([part[:2]])

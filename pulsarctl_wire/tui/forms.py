@@ -1,4 +1,4 @@
-"""Screens over the screen in which something is written: a fault, a held frame."""
+"""Dialogs in which users type: a new fault, a changed frame."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -61,14 +61,14 @@ class FaultForm(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Yield a line per parameter. Overrides the parent's method."""
         with VerticalScroll() as form:
-            form.border_title = f"{self._fault}: Enter or Ctrl-S adds it, Esc does not"
+            form.border_title = f"{self._fault}: Enter or Ctrl-S adds it, Esc cancels"
             yield Label(self._about, markup=False)
             for name, default, about in self._parameters:
                 yield Label(f"{name}: {about}", markup=False)
                 yield Input(placeholder=default, id=f"parameter-{name}")
 
     def on_mount(self) -> None:
-        """Let the first parameter have the keys from the start, and show what is above it."""
+        """Focus the first parameter, and show what is above it."""
         self.set_focus(self.query(Input).first(), scroll_visible=False)
 
     def on_input_submitted(self) -> None:
@@ -76,7 +76,7 @@ class FaultForm(ModalScreen[None]):
         self.action_add()
 
     def action_add(self) -> None:
-        """Add the fault after the keys before were handled."""
+        """Add the fault once earlier keys are handled."""
         self.call_after_refresh(self._add_fault)
 
     def _add_fault(self) -> None:
@@ -121,16 +121,16 @@ class FrameEditor(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """Yield the text and what is wrong with it. Overrides the parent's method."""
         with Vertical() as box:
-            box.border_title = f"{self._title}: Ctrl-S sends it, Esc does not"
+            box.border_title = f"{self._title}: Ctrl-S sends it, Esc cancels"
             yield TextArea(self._text, id="text", soft_wrap=True, show_line_numbers=False)
             yield Static("", id="problem", markup=False)
 
     def on_mount(self) -> None:
-        """Let the text have the keys from the start."""
+        """Focus the text."""
         self.set_focus(self.query_one(TextArea))
 
     def action_finish(self) -> None:
-        """Return the text after the keys before were handled."""
+        """Return the text once earlier keys are handled."""
         self.call_after_refresh(self._finish)
 
     def _finish(self) -> None:

@@ -1,4 +1,4 @@
-"""The line in which a filter is written: names are completed, mistakes are underlined."""
+"""The input line. In a filter, names are completed and mistakes are underlined."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -17,7 +17,13 @@ _FIELD: Final = re.compile(r"there is no field (\w+)")
 
 
 class Words(Suggester):
-    """Completes the last word: fields, and texts that a field is compared with, by `values`."""
+    """A suggester that completes the last word: a field, or a value of the field before it.
+
+    `values` returns the known values of a field.
+    """
+
+    is_filter = True
+    """Whether the line is a filter. Nothing else is completed."""
 
     def __init__(self, names: Iterable[str], values: Callable[[str], Iterable[str]]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -26,6 +32,8 @@ class Words(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the whole line with its last word completed. Overrides the parent's method."""
+        if not self.is_filter:
+            return None
         compared = _VALUE.search(value)
         if compared is not None:
             word, quote = compared[3], compared[2]
@@ -56,13 +64,13 @@ class _Underline(Highlighter):
             text.stylize("underline red", start, stop)
 
 
-class FilterLine(Input):
-    """An expression, which is checked while it is written."""
+class InputLine(Input):
+    """The line for a filter, a search, a number or a file. A filter is checked while it is typed."""
 
     DEFAULT_CSS = """
-    FilterLine { height: 1; border: none; padding: 0 1; background: $surface; display: none; }
-    FilterLine:focus { border: none; }
-    FilterLine.open { display: block; }
+    InputLine { height: 1; border: none; padding: 0 1; background: $surface; display: none; }
+    InputLine:focus { border: none; }
+    InputLine.open { display: block; }
     """
 
     def __init__(
@@ -70,12 +78,22 @@ class FilterLine(Input):
     ) -> None:
         self._underline = _Underline()
         self._check = check
+        self._words = Words(names, values)
         super().__init__(
             id="filter",
-            suggester=Words(names, values),
+            suggester=self._words,
             highlighter=self._underline,
             select_on_focus=False,
         )
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether the line is a filter."""
+        return self._words.is_filter
+
+    @is_filter.setter
+    def is_filter(self, is_filter: bool) -> None:
+        self._words.is_filter = is_filter
 
     def find_problem(self, text: str) -> str:
         """Return what is wrong with an expression; "" if nothing is."""
@@ -88,6 +106,6 @@ class FilterLine(Input):
         return ""
 
     def on_input_changed(self) -> None:
-        """Check the expression."""
-        self._underline.problem = self.find_problem(self.value)
+        """Check a filter."""
+        self._underline.problem = self.find_problem(self.value) if self.is_filter else ""
         self.refresh()

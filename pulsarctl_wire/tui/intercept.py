@@ -20,10 +20,10 @@ BREAKPOINT: Final = "hold"
 """The fault that is a breakpoint."""
 
 
-class AskingPane(Vertical):
-    """A pane that asks the server."""
+class ServerPane(Vertical):
+    """A pane of rows that the server lists."""
 
-    DEFAULT_CSS = "AskingPane { height: 1fr; }"
+    DEFAULT_CSS = "ServerPane { height: 1fr; }"
 
     def __init__(self, model: Model, intercept: Intercept, *, id: str) -> None:
         super().__init__(id=id)
@@ -37,7 +37,7 @@ class AskingPane(Vertical):
         yield self.lines
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Ask the server; what it says against it is shown. Returns {} then."""
+        """Send a request to the server, and return its answer. Show why it refuses, and return {} then."""
         try:
             return self._intercept.ask(request)
         except WireError as error:
@@ -61,7 +61,7 @@ class AskingPane(Vertical):
         raise NotImplementedError
 
 
-class FaultsPane(AskingPane):
+class FaultsPane(ServerPane):
     """The faults in force."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -112,7 +112,7 @@ class FaultsPane(AskingPane):
             self.load()
 
 
-class HeldPane(AskingPane):
+class HeldPane(ServerPane):
     """The frames that are held at breakpoints."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -193,7 +193,7 @@ class HeldPane(AskingPane):
             return
         data = bytes.fromhex(row["data"])
         text = self._intercept.describe(data) if form == "json" else data.hex(" ")
-        self._write(f"frame {row['number']}", text, row, "frames", data if form == "hex" else b"")
+        self._open_editor(f"frame {row['number']}", text, row, "frames", data if form == "hex" else b"")
 
     def action_answer(self) -> None:
         """Answer the frame in its peer's place; it does not go on."""
@@ -202,9 +202,11 @@ class HeldPane(AskingPane):
         if row is None or event is None:
             return
         text = self._intercept.describe(self._intercept.refuse(event))
-        self._write(f"answer to frame {row['number']}", text, row, "answers")
+        self._open_editor(f"answer to frame {row['number']}", text, row, "answers")
 
-    def _write(self, title: str, text: str, row: dict[str, Any], place: str, before: bytes = b"") -> None:
+    def _open_editor(
+        self, title: str, text: str, row: dict[str, Any], key: str, original: bytes = b""
+    ) -> None:
         def check(changed: str) -> str:
             try:
                 self._intercept.parse(changed)
@@ -216,7 +218,7 @@ class HeldPane(AskingPane):
             if changed is None:
                 return
             decision: dict[str, Any] = {"frames": []}
-            decision[place] = [refit(before, self._intercept.parse(changed)).hex()]
+            decision[key] = [refit(original, self._intercept.parse(changed)).hex()]
             self.ask(do="held-decide", number=row["number"], **decision)
             self.load()
 

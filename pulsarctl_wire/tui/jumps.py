@@ -11,8 +11,8 @@ from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model
 from pulsarctl_wire.wire.frame import Event, Frame
 
-_STEP: Final = 100  # events that are searched between two looks at the time
-_MOMENT: Final = 0.03  # seconds of a search between two looks at keys
+_BATCH: Final = 100  # events that are tested between two looks at the clock
+_MOMENT: Final = 0.03  # seconds that a search lasts before keys are handled
 
 Test = Callable[[Event], bool]
 
@@ -108,7 +108,7 @@ class Jumps:
         """Go to the next frame that proves a finding."""
         current = self._event
         number = current.number if isinstance(current, Frame) else 0
-        numbers = sorted(map(int, self._model.marks))
+        numbers = sorted(map(int, self._model.rules_by_frame))
         later = [other for other in numbers if (other > number if step > 0 else other < number)]
         if later:
             self._go_to_number(later[0 if step > 0 else -1])
@@ -133,7 +133,7 @@ class Jumps:
             if test(event):
                 yield model.position(row)
                 return
-            if count % _STEP == _STEP - 1:
+            if count % _BATCH == _BATCH - 1:
                 yield None
 
     def _scan_all(self, position: int, test: Test) -> Iterator[int | None]:

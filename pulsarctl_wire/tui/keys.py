@@ -15,12 +15,12 @@ KEYS: Final = (
             ("F", "follow the end, or stop"),
             (":", "go to a frame by its number"),
             ("Tab", "from the list to the fields, to the bytes"),
-            ("Enter", "open the frame; fold a field; follow a row; go to a frame of a finding"),
+            ("Enter", "open the frame; fold a field; show only a row's frames; go to a frame of a finding"),
             ("d", "show or hide the details"),
         ),
     ),
     (
-        "Finding",
+        "Searching",
         (
             ("f", "filter, in the language of decode --filter; → completes"),
             ("/", "search the lines; n N next, previous"),
@@ -75,7 +75,7 @@ def keys_text(paint: Paint) -> list[str]:
     for title, keys in KEYS:
         lines += [
             paint("bold", title),
-            *(f"  {paint('cyan', f'{key:<18}')} {does}" for key, does in keys),
+            *(f"  {paint('cyan', f'{key:<18}')} {text}" for key, text in keys),
             "",
         ]
     return lines[:-1]

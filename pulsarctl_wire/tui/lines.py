@@ -69,15 +69,17 @@ class LineList(ScrollView, can_focus=True):
         self._strips: dict[tuple[int, int], Strip] = {}
         self._left = 0  # cells that are hidden at the left
         self.cursor = 0
-        self.mark: int | None = None
-        """Where a selection begins that ends at the cursor; None: there is none."""
+        self.selection_start: int | None = None
+        """Where the selection begins; it ends at the cursor. None: there is no selection."""
 
     @property
     def selected(self) -> range:
         """The selected lines, or the one under the cursor."""
         if not self._rows:
             return range(0)
-        first, last = sorted((self.cursor, self.cursor if self.mark is None else self.mark))
+        first, last = sorted(
+            (self.cursor, self.cursor if self.selection_start is None else self.selection_start)
+        )
         return range(first, min(last + 1, self._rows))
 
     @property
@@ -108,7 +110,7 @@ class LineList(ScrollView, can_focus=True):
 
     def clear_selection(self) -> None:
         """Select nothing but the line under the cursor."""
-        self.mark = None
+        self.selection_start = None
         self.refresh()
 
     def renew(self) -> None:
@@ -143,7 +145,7 @@ class LineList(ScrollView, can_focus=True):
                 self._strips.clear()
             strip = self._strips[index, width] = self._visible_line(index, width)
         style = self.rich_style
-        if self.mark is not None and index in self.selected:
+        if self.selection_start is not None and index in self.selected:
             style += self.get_component_rich_style("lines--selected", partial=True)
         if index == self.cursor:
             style += self.get_component_rich_style("lines--cursor", partial=True)
@@ -168,7 +170,7 @@ class LineList(ScrollView, can_focus=True):
             self.refresh_line(self.cursor)
             self.cursor = index
             self.refresh_line(index)
-            if self.mark is not None:
+            if self.selection_start is not None:
                 self.refresh()
         self._keep_in_view()
         self.post_message(self.Moved(self, index))

@@ -24,7 +24,7 @@ _RATE_SECONDS: Final = 3.0
 
 
 class Jobs(Protocol):
-    """Who starts filters, and ends processes."""
+    """What starts filters, and ends processes with the screen."""
 
     def filter(self, expression: str) -> str:
         """Start a filter in place of an earlier one; return the name of its file."""
@@ -33,7 +33,7 @@ class Jobs(Protocol):
         """Stop the filter."""
 
     def adopt(self, process: int) -> None:
-        """Have a process that the screen has started end with it, whatever ends that; 0: none any more."""
+        """End this process when the screen ends, for whatever reason; 0: there is none any more."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Matches:
         self.is_done = False
 
     def refresh(self) -> None:
-        """Look how far the filter is."""
+        """Read how far the filter has come."""
         state = read_json(self._directory, self._name, {})
         self.scanned, self.is_done = state.get("scanned", 0), state.get("is_done", False)
         self.error = state.get("error", "")
@@ -158,11 +158,11 @@ class Model:
         self.reading: dict[str, Any] = {}
         self.findings: dict[str, Any] = {}
         self.counts: dict[str, Any] = {}
-        self.marks: dict[str, list[str]] = {}
+        self.rules_by_frame: dict[str, list[str]] = {}
         """Rules of the doctor, by the numbers of the frames that prove findings."""
         self.problem = ""
         self.messages: list[str] = []
-        """What the processes beside the screen have said."""
+        """The log: what the screen and the processes beside it have said."""
         self.ended: int | None = None
         """The exit code of the server whose traffic is shown; None: it runs."""
         self.rates = Rates()
@@ -188,7 +188,7 @@ class Model:
                 self.reading = read_json(directory, "reading", {})
             if not self.findings.get("is_done"):
                 self.findings = self._read_changed("findings", self.findings)
-                self.marks = self.findings.get("frames", {})
+                self.rules_by_frame = self.findings.get("frames", {})
                 self.counts = self._read_changed("counts", self.counts)
             if self.matches is not None and not self.matches.is_done:
                 self.matches.refresh()
@@ -258,7 +258,7 @@ class Model:
         except Dropped:
             return None
         if isinstance(event, Frame):
-            event.findings = self.marks.get(str(event.number), ())
+            event.findings = self.rules_by_frame.get(str(event.number), ())
             event.answer = None  # a line says which request it answers; both would be too much
         return event
 

@@ -23,11 +23,11 @@ _DRAWN: Final = 300  # frames of a sequence diagram
 _MIN_WIDTH: Final = 40
 
 SORTS: Final = ("", "size", "unacked", "pending", "errors")
-"""By what rows can be sorted, the largest first; "": as they came."""
+"""Keys by which rows are sorted, the largest first; "": as they came."""
 
 
-class Follow(Message):
-    """Show only frames for which an expression holds."""
+class ShowOnly(Message):
+    """A request to show only frames for which an expression holds."""
 
     def __init__(self, expression: str) -> None:
         super().__init__()
@@ -35,15 +35,15 @@ class Follow(Message):
 
 
 class GoTo(Message):
-    """Show the frame with this number."""
+    """A request to show the frame with this number."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
 
 
-class Said(Message):
-    """Show a text in the status line."""
+class StatusNote(Message):
+    """A request to show a text in the status line."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TableLines(LineList):
 
 
 class OverviewPane(Vertical):
-    """A table of rows of one kind; Enter follows the one under the cursor."""
+    """A table of rows of one kind; Enter shows only the frames of one."""
 
     DEFAULT_CSS = """
     OverviewPane { height: 1fr; }
@@ -100,21 +100,21 @@ class OverviewPane(Vertical):
         self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
         self.load()
         name = "bytes" if self._sort == "size" else self._sort
-        self.post_message(Said(f"sorted by {name}" if name else "in the order of appearance"))
+        self.post_message(StatusNote(f"sorted by {name}" if name else "in the order of appearance"))
 
-    def _made(self, width: int) -> OverviewTable:
+    def _get_table(self, width: int) -> OverviewTable:
         if self._table is None or self._table[0] != width:
             self._table = width, OverviewTable(self._kind, self._rows, width, self._model.paint)
         return self._table[1]
 
     def _title(self, index: int, width: int) -> str:
-        return self._made(width).heading
+        return self._get_table(width).heading
 
     def _line(self, index: int, width: int) -> str:
-        return self._made(width).line(index)
+        return self._get_table(width).line(index)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        """Follow the row under the cursor."""
+        """Show only the frames of the row under the cursor."""
         message.stop()
         row = self._rows[message.index]
         if self._kind == "connections":
@@ -126,7 +126,7 @@ class OverviewPane(Vertical):
         else:
             topic, subscription = json.dumps(row["topic"]), json.dumps(row["name"])
             expression = f"topic == {topic} and subscription == {subscription}"
-        self.post_message(Follow(expression))
+        self.post_message(ShowOnly(expression))
 
 
 class FindingsPane(Vertical):
@@ -144,14 +144,14 @@ class FindingsPane(Vertical):
         self._model = model
         self._findings: list[dict[str, Any]] = []
         self._evidence: list[tuple[str, int | None]] = []
-        self._list = LineList(self._line, id="findings-lines", title="no findings")
-        self._lines = LineList(self._evidence_line, id="evidence")
+        self._finding_lines = LineList(self._line, id="findings-lines", title="no findings")
+        self._evidence_lines = LineList(self._evidence_line, id="evidence")
         self._summary = Static(markup=False, classes="summary")
 
     def compose(self) -> ComposeResult:
         """Yield both lists. Overrides the parent's method."""
-        yield self._list
-        yield self._lines
+        yield self._finding_lines
+        yield self._evidence_lines
         yield self._summary
 
     def load(self) -> None:
@@ -159,10 +159,10 @@ class FindingsPane(Vertical):
         self._summary.update(clean(self._model.findings.get("summary", "")))
         found = self._model.findings
         self._findings = found.get("findings", [])
-        self._list._title = "nothing found" if found.get("is_done") else "looking…"
-        self._list.show(len(self._findings))
-        self._list.renew()
-        self.call_after_refresh(self._show_evidence, self._list.cursor)  # then its width is known
+        self._finding_lines._title = "nothing found" if found.get("is_done") else "looking…"
+        self._finding_lines.show(len(self._findings))
+        self._finding_lines.renew()
+        self.call_after_refresh(self._show_evidence, self._finding_lines.cursor)  # then its width is known
 
     def _line(self, index: int, width: int) -> str:
         finding, paint = self._findings[index], self._model.paint
@@ -188,12 +188,12 @@ class FindingsPane(Vertical):
                 text = f"  {paint('cyan', place.ljust(8))} {command:<14} {clean(row['why'])}"
                 self._evidence.append((text, number))
             self._evidence.append((f"→ {clean(finding['advice'])}", None))
-        width = max(self._lines.size.width, 40)
+        width = max(self._evidence_lines.size.width, 40)
         self._evidence = [
             (line, number) for text, number in self._evidence for line in wrap_line(text, width - 1)
         ]
-        self._lines.show(len(self._evidence), cursor=0)
-        self._lines.renew()
+        self._evidence_lines.show(len(self._evidence), cursor=0)
+        self._evidence_lines.renew()
 
     def _evidence_line(self, index: int, width: int) -> str:
         return self._evidence[index][0]
@@ -201,13 +201,13 @@ class FindingsPane(Vertical):
     def on_line_list_moved(self, message: LineList.Moved) -> None:
         """Show the evidence of another finding."""
         message.stop()
-        if message.lines is self._list:
+        if message.lines is self._finding_lines:
             self._show_evidence(message.index)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         """Go to the frame that proves it."""
         message.stop()
-        if message.lines is self._list:
+        if message.lines is self._finding_lines:
             numbers = [number for _, number in self._evidence if number]
         else:
             numbers = [number for _, number in self._evidence[message.index : message.index + 1] if number]
@@ -216,8 +216,8 @@ class FindingsPane(Vertical):
 
     def action_explain(self) -> None:
         """Explain the rule of the finding under the cursor."""
-        if self._list.cursor < len(self._findings):
-            rule = self._findings[self._list.cursor]["id"]
+        if self._finding_lines.cursor < len(self._findings):
+            rule = self._findings[self._finding_lines.cursor]["id"]
             self.app.push_screen(TextScreen(rule, self._model.session.explain(rule)))
 
 

@@ -1,4 +1,4 @@
-"""Takes frames away from the screen: to the clipboard, to a file, to another broker."""
+"""Copies frames from the screen: to the clipboard, to a file, to another broker."""
 
 import shlex
 from collections.abc import Callable

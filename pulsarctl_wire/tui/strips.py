@@ -19,19 +19,19 @@ _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 
 @lru_cache(1_000)
 def to_strip(line: str) -> Strip:
-    """Return a line as a strip, as wide as it is."""
+    """Return a line as a strip of the same width."""
     text = Text.from_ansi(line)
-    plain, strips, last = text.plain, [], 0
+    plain, segments, last = text.plain, [], 0
     spans = sorted(text.spans)
     for start, stop, style in spans:
         if start > last:
-            strips.append(Segment(_safe(plain[last:start])))
+            segments.append(Segment(_safe(plain[last:start])))
         if stop > max(start, last):
-            strips.append(Segment(_safe(plain[max(start, last) : stop]), _style(style)))
+            segments.append(Segment(_safe(plain[max(start, last) : stop]), _style(style)))
             last = stop
     if last < len(plain):
-        strips.append(Segment(_safe(plain[last:])))
-    return Strip(strips)
+        segments.append(Segment(_safe(plain[last:])))
+    return Strip(segments)
 
 
 def _style(style: str | Style) -> Style:
@@ -44,8 +44,8 @@ def _safe(text: str) -> str:
     return "".join([character if character.isprintable() else _REPLACED for character in text])
 
 
-class WithoutColours(LineFilter):
-    """Leaves out all colours: bold and reverse stay."""
+class ColourRemover(LineFilter):
+    """A filter that removes colours; bold, italic, underline and reverse stay."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return segments without colours. Overrides the parent's method."""

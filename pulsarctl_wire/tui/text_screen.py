@@ -1,4 +1,4 @@
-"""A text over the screen, which any key closes: the list of keys, the explanation of a rule."""
+"""A text over the screen, which Esc, q, ? or F1 closes: the list of keys, the explanation of a rule."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class TextScreen(ModalScreen[int | None]):
         yield lines
 
     def on_mount(self) -> None:
-        """Let the lines have the keys from the start."""
+        """Focus the lines."""
         self.set_focus(self.query_one(LineList))
 
     def on_resize(self) -> None:

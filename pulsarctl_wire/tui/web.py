@@ -30,8 +30,8 @@ _HEADERS: Final = {  # nothing is loaded from elsewhere, fonts included
     "X-Content-Type-Options": "nosniff",
 }
 _GRACE: Final = 0.5  # seconds that open pages have to end
-_HEARTBEAT: Final = 15.0  # seconds between two looks at whether a page is still open
-_LOOK: Final = 0.2  # seconds between two looks at `has_ended`
+_HEARTBEAT: Final = 15.0  # seconds between two checks that a page is still open
+_POLL_SECONDS: Final = 0.2  # between two calls of `has_ended`
 
 
 def serve_screens(
@@ -60,7 +60,7 @@ class WebScreens(Server):
         self._token = ""
 
     async def make_app(self) -> web.Application:
-        """Return what answers requests."""
+        """Return the web application."""
         app = await self._make_app()
         app.middlewares.append(self._guard)
         app.on_response_prepare.append(self._add_headers)
@@ -69,7 +69,7 @@ class WebScreens(Server):
     async def on_startup(self, app: web.Application) -> None:
         """Print the first link. Overrides the parent's method."""
         self._print_link("open in a browser, once")
-        self._look()
+        self._exit_if_ended()
 
     async def handle_index(self, request: web.Request) -> Any:
         """Answer with the page. Overrides the parent's method."""
@@ -118,32 +118,34 @@ class WebScreens(Server):
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse whoever is not let in."""
         if _find_host(request) not in HOSTS:
-            raise web.HTTPForbidden(text="pwire: only pages of this machine are served\n")
-        is_in = _is_equal(request.cookies.get(self._cookie_name, ""), self._cookie)
+            raise web.HTTPForbidden(text=f"pwire: open this page as {HOSTS[0]} or {HOSTS[1]}\n")
+        is_authenticated = _is_equal(request.cookies.get(self._cookie_name, ""), self._cookie)
         token = request.query.get("token", "")
         if token:
-            if not is_in and not _is_equal(token, self._token):
+            if not is_authenticated and not _is_equal(token, self._token):
                 raise web.HTTPForbidden(text="pwire: this link was used; pwire has printed another one\n")
             answer = web.HTTPSeeOther("/")  # without the token, which would stay in the history
-            if not is_in:
+            if not is_authenticated:
                 answer.set_cookie(self._cookie_name, self._cookie, httponly=True, samesite="Lax")
                 self._print_link("for another browser")
             raise answer
-        if not is_in:
+        if not is_authenticated:
             raise web.HTTPForbidden(text="pwire: open the link that pwire has printed\n")
         here = f"http://{request.host}"
         if request.headers.get("Origin", here) != here:
-            raise web.HTTPForbidden(text="pwire: another page asks\n")
+            raise web.HTTPForbidden(
+                text="pwire: the page of another site asks; open the link that pwire has printed\n"
+            )
         return await handler(request)
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(_HEADERS)
 
-    def _look(self) -> None:
+    def _exit_if_ended(self) -> None:
         """Exit when there is nothing more to show."""
         if self._has_ended():
             self.request_exit()
-        asyncio.get_running_loop().call_later(_LOOK, self._look)
+        asyncio.get_running_loop().call_later(_POLL_SECONDS, self._exit_if_ended)
 
 
 def _find_host(request: web.Request) -> str | None:

@@ -38,11 +38,11 @@ async def test_the_field_under_the_cursor_is_marked_in_the_bytes(tmp_path: Path)
         row = shown.get("#detail")._rows[3]
         assert row[1] == ("fields", "sequence_id")
         data = shown.get("#bytes")
-        assert data._marks == [(14, 16)]
+        assert data._highlights == [(14, 16)]
         assert "00000e  send.sequence_id = 0" in shown.text
         await shown.press("tab", "right", "right")  # from the bytes to the field
-        assert data.at == 16
-        assert data._marks == [(16, 18)]
+        assert data.byte_offset == 16
+        assert data._highlights == [(16, 18)]
         assert "magic 0e01: checksum" in shown.text
 
 
@@ -89,6 +89,16 @@ async def test_mistakes_in_filters_are_said(tmp_path: Path) -> None:
         line = shown.get("#filter")
         assert line.has_focus
         assert "underline" in str(line.render_line(0)._segments)
+
+
+@run
+async def test_what_is_searched_for_is_no_filter(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("slash")
+        await shown.type("latency_ of order 12")
+        line = shown.get("#filter")
+        assert "underline" not in str(line.render_line(0)._segments)
+        assert await line.suggester.get_suggestion("latency_") is None
 
 
 @run
@@ -183,7 +193,7 @@ async def test_findings_lead_to_frames(tmp_path: Path) -> None:
         assert shown.number == numbers[0]
         assert f"✗ {finding['id']}" in shown.text
         await shown.press("G", "W")
-        assert shown.number in map(int, shown.app.model.marks)
+        assert shown.number in map(int, shown.app.model.rules_by_frame)
 
 
 @run
