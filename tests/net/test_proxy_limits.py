@@ -228,11 +228,11 @@ def test_a_connect_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: py
 async def test_a_client_that_comes_before_all_is_set_up_is_served() -> None:
     """A broker at the same port of another address: whether that is ours is looked up meanwhile."""
     with socket.socket() as upstream, socket.socket() as listening:
-        upstream.bind(("127.0.0.2", 0))
-        port = upstream.getsockname()[1]
-        upstream.listen()
-        listening.bind((HOST, port))
+        listening.bind((HOST, 0))
+        port = listening.getsockname()[1]
         listening.listen()
+        upstream.bind(("127.0.0.2", port))  # where nothing else listens
+        upstream.listen()
         listening.setblocking(False)
         plan = Plan(
             Address(HOST, port),
