@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults.values import SHARE, TEXT, TEXTS, Kind, hint, one_of, optional, whole_number
+from pulsarctl_wire.faults.values import SHARE, TEXT, TEXTS, Kind, hint, one_of, optional, whole
 from pulsarctl_wire.wire.commands import NUMBERS, commands_like
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -29,7 +29,7 @@ TO_CLIENT: Final = "to-client"
 ANSWERED_FOR_PEER: Final = "answered in the peer's place"
 """What was done to a frame that is sent back as if it were an answer."""
 
-_COUNT: Final = whole_number(1, 10**15)
+_COUNT: Final = whole(1, 10**15)
 
 
 class Send(NamedTuple):

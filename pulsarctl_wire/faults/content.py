@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, Item, LaneContext, Unit, option
-from pulsarctl_wire.faults.values import one_of, whole_number
+from pulsarctl_wire.faults.values import one_of, whole
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, PAYLOAD_TYPES
 from pulsarctl_wire.wire.frame import Frame, replace_command
 from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
@@ -28,7 +28,7 @@ class Flip(Fault):
 
     name = "flip"
 
-    bits: int = option(1, whole_number(1, 1000), "number of bits; the seed decides which")
+    bits: int = option(1, whole(1, 1000), "number of bits; the seed decides which")
     where: str = option(
         "payload", one_of("payload", "metadata", "command", "checksum"), "in which part of the frame"
     )
@@ -83,7 +83,7 @@ class StaleEpoch(Fault):
 
     name = "stale-epoch"
 
-    by: int = option(1, whole_number(1, 10**15), "how much lower, but not below 0")
+    by: int = option(1, whole(1, 10**15), "how much lower, but not below 0")
 
     def find_possible_types(self) -> frozenset[int]:
         """Return the commands with an epoch."""

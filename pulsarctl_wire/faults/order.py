@@ -6,7 +6,7 @@ from typing import Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, FaultState, Item, LaneContext, Unit, Wake, option
-from pulsarctl_wire.faults.values import TIME, whole_number
+from pulsarctl_wire.faults.values import TIME, whole
 
 MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of all copies of a frame, as they are sent at once."""
@@ -35,7 +35,7 @@ class Duplicate(Fault):
 
     name = "duplicate"
 
-    copies: int = option(1, whole_number(1, 1000), "number of additional copies, up to 64 MiB in all")
+    copies: int = option(1, whole(1, 1000), "number of additional copies, up to 64 MiB in all")
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
         """Yield the unit and its copies."""
@@ -49,7 +49,7 @@ class Reorder(Fault):
 
     name = "reorder"
 
-    behind: int = option(1, whole_number(1, 1000), "how many frames of its direction overtake it")
+    behind: int = option(1, whole(1, 1000), "how many frames of its direction overtake it")
     hold: float = option(1.0, TIME, "the longest time that it waits for them")
 
     def new_state(self, context: LaneContext) -> FaultState:

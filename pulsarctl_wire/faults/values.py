@@ -45,7 +45,7 @@ def one_of(*names: str) -> Kind:
     return Kind(f"one of {', '.join(names)}", lambda text: lower[text.lower()], str, names)
 
 
-def whole_number(low: int, high: int) -> Kind:
+def whole(low: int, high: int) -> Kind:
     """Return the kind of whole numbers from `low` to `high`."""
 
     def read(text: str) -> int:
