@@ -38,9 +38,10 @@ def connection_line(record: Record, paint: Paint, clock: Clock, width: int | Non
         parts.append(clean(_describe_tls(record["tls"])))
     if record["copies"]:
         ends = ", ".join(f"{ends['client']} → {ends['server']}" for ends in record["copied_as"])
-        parts.append(f"{record['copies']} copies" + (f" as {ends}" if ends else ""))
+        packets = count_of(record["copies"], "packet")
+        parts.append(f"{packets} captured again" + (f" as {ends}" if ends else ""))
         if record["has_longer_copy"]:
-            parts[-1] += paint("yellow", ", longer than it: see --keep-duplicates")
+            parts[-1] += paint("yellow", ", which go on after the original: see --keep-duplicates")
     line = "  ".join(parts)
     if width is None:
         return line

@@ -75,12 +75,11 @@ _STYLES: Final = {
     "dim": ("PING", "PONG", "FLOW", "SEND_RECEIPT", "ACK", "ACK_RESPONSE"),
     "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
 }
-_PREVIEW: Final = 32
+_PREVIEW: Final = 32  # characters of a text that are shown
 _MAX_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
 _BYTES: Final = 16  # shown of a malformed stretch
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MAX_COMMANDS: Final = 1_000  # cached, including unknown ones
-"""The first characters of a text that are shown."""
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
 CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
 
@@ -184,18 +183,14 @@ class LineRenderer:
         if not is_fast:
             entry = self._open_encrypted(event)
             self._add_slow(event, parts, entry)
+        problem = len(parts) if event.checksum == "invalid" else None  # the first part that tells of one
         size, checksum = len(event.raw), self._checksums[event.checksum]
         parts.append(f" {size} B{checksum}" if size < 1000 else f" {human_bytes(size)}{checksum}")
         if event.latency_ns is not None:
             parts.append(f" {human_time(event.latency_ns)}")
-        if event.request is not None and event.resend_of is not None:
-            parts.append(f" after #{event.resend_of}, sent again as #{event.request}")
-        elif event.request is not None:
-            parts.append(f" after #{event.request}")
-        elif event.resend_of is not None:
-            parts.append(f" sent before as #{event.resend_of}")
-        if event.answer is not None:
-            parts.append(f" answered by #{event.answer}")
+        parts.append(_links_text(event))
+        if problem is None:
+            problem = len(parts)
         if event.partial:
             parts.append(self._paint("red", " PARTIAL"))
         if self._notes is not None:
@@ -209,7 +204,7 @@ class LineRenderer:
         if event.findings:
             parts.append(self._paint("red", f" ✗ {' '.join(event.findings)}"))
         line = "".join(parts)
-        return line if width is None else cut_line(line, width, _problem_tail(event, parts, len(notes)))
+        return line if width is None else cut_line(line, width, "".join(parts[problem:]))
 
     def _damage(self, event: Event) -> str:
         prefix = (
@@ -369,19 +364,23 @@ class LineRenderer:
                 parts.append(" …")
 
 
+def _links_text(frame: Frame) -> str:
+    """Format the numbers of the frames that a frame answers, repeats and is answered by."""
+    text = ""
+    if frame.request is not None and frame.resend_of is not None:
+        text = f" after #{frame.resend_of}, sent again as #{frame.request}"
+    elif frame.request is not None:
+        text = f" after #{frame.request}"
+    elif frame.resend_of is not None:
+        text = f" sent before as #{frame.resend_of}"
+    return text if frame.answer is None else f"{text} answered by #{frame.answer}"
+
+
 def _preview_first(entry: Entry) -> str:
     payload = entry.messages[0].payload if entry.messages else None
     if payload is None:
         return ""
     return f" {_preview(payload[: _PREVIEW + 1])}{' …' if len(entry.messages) > 1 else ''}"
-
-
-def _problem_tail(frame: Frame, parts: list[str], note_count: int) -> str:
-    """Return the end of a line, from its first part on what is wrong with the frame; "" if none is."""
-    count = frame.partial + note_count + bool(frame.findings)
-    if frame.checksum == "invalid":
-        count += 1 + sum(value is not None for value in (frame.latency_ns, frame.request, frame.answer))
-    return "".join(parts[len(parts) - count :])
 
 
 def _formatter(field: Any, show_secrets: bool) -> Callable[[Any], str]:

@@ -17,7 +17,7 @@ from pulsarctl_wire.capture import Decoder, Source, read_frames
 from pulsarctl_wire.capture.text import flows, forms, syscalls
 from pulsarctl_wire.capture.text import netty as text_netty
 from pulsarctl_wire.capture.text.forms import FORMS
-from pulsarctl_wire.capture.text.lines import split_lines
+from pulsarctl_wire.capture.text.lines import split_lines, unescape
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import command_name
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
@@ -544,8 +544,15 @@ def test_octal_escapes_that_are_not_padded() -> None:
             netty("00000001", "10:00:00", "WRITE", CONNECT).replace("|00000010|", "|00000011|"),
             "a log of Netty's LoggingHandler; line 6: the offset is 00000011, expected 00000010",
         ),
-        (f"[{decimal(CONNECT[:30])}, 3x1, 8, 9]", "lists of bytes; line 1: the list ends at '3x1'"),
-        (f"[{decimal(bytes(range(100, 200)))}]", r"lists of bytes, but its bytes \(last in line 1\) are no"),
+        (
+            f"[{decimal(CONNECT[:30])}, 3x1, 8, 9]",
+            "lists of bytes; line 1: the list of bytes ends at '3x1', which is not a byte",
+        ),
+        (
+            f"[{decimal(bytes(range(100, 200)))}]",
+            r"lists of bytes, but its bytes \(the last dump begins in line 1\) are",
+        ),
+        (f"[{decimal(CONNECT)}, ..., 9]", r"line 1: '9' follows bytes that were left out of the list"),
         ('x = b"\\x00\\x00', "bytes literals; line 1: the string is not closed"),
         ("0x5550: 0x61 0x62 0x63 0x64\n0x5554: 0x65 0x66 0x67 0x68\n", "rows of numbers, but its bytes"),
     ],
@@ -620,6 +627,23 @@ def test_a_line_longer_than_what_is_read_at_once(name: str) -> None:
 def test_repeats_are_bounded(text: str) -> None:
     with pytest.raises(CaptureError, match="line 1: repeats to more than 1048576 bytes"):
         decode(text)
+
+
+@pytest.mark.parametrize("line", ['"\\0" <repeats 400000 times>', "{1, 1, 1, 1, 0 <repeats 400000 times>}"])
+def test_repeats_of_a_whole_text_are_bounded(line: str) -> None:
+    with pytest.raises(CaptureError, match="line 3: repeats to more than 1048576 bytes"):
+        decode(f"{line}\n" * 3)
+
+
+def test_escapes_of_json_strings() -> None:
+    text = r"b\"\\t\\\\\" \/ \u0041\tb\r\nc\nd\\ne"
+    assert list(unescape([(7, text)])) == [(7, r'b"\t\\" / \u0041' + "\tb"), (7, "c"), (7, r"d\ne")]
+
+
+def test_long_lines_are_not_broken_in_an_escape() -> None:
+    pieces = [piece for _, piece in split_lines([b"a" * 65_535 + rb"\\\\n" + b"b" * 65_536])]
+    assert len(pieces[0]) == 65_535
+    assert pieces[1].startswith(r"\\\\n")
 
 
 def test_bytes_that_are_repeated() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import unicodedata
@@ -11,7 +12,10 @@ import pytest
 from pwire_run import Run, decode
 from rich.cells import cell_len
 
+from pulsarctl_wire.capture import read_frames
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.render.line import LineRenderer
+from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
@@ -316,6 +320,16 @@ def test_a_long_topic_does_not_hide_a_bad_checksum(width: int) -> None:
     assert " SEND " in lines[1]
     assert " crc=BAD" in lines[1]
     assert [cell_len(line) for line in lines] == [width, width]
+
+
+def test_what_a_frame_repeats_does_not_hide_a_bad_checksum() -> None:
+    send = BaseCommand(type=BaseCommand.SEND)
+    send.send.producer_id, send.send.sequence_id = 1, 0
+    metadata = MessageMetadata(producer_name="p" * 50, sequence_id=0, publish_time=1)
+    (frame,) = read_frames(io.BytesIO(build_frame(send, metadata, b"x" * 100)[:-1] + b"!"))
+    frame.resend_of = 17
+    for width in (70, 60, 50):
+        assert " crc=BAD" in LineRenderer(Paint(False))(frame, width)
 
 
 @pytest.mark.parametrize("sample", ["errors.pcap", "corrupt-in-transit.pcap"])

@@ -51,7 +51,10 @@ def test_packets_before_and_after_nat_are_one_connection(tmp_path: Path) -> None
     assert {name: record[name] for name in ("frames_to_broker", "frames_to_client", "how", "syns")} == {
         name: plain[name] for name in ("frames_to_broker", "frames_to_client", "how", "syns")
     }
-    assert "57 copies as 172.17.0.9:57886 → 127.0.0.1:8650" in decode("--connections", NAT).out.decode()
+    assert (
+        "57 packets captured again as 172.17.0.9:57886 → 127.0.0.1:8650"
+        in decode("--connections", NAT).out.decode()
+    )
     assert "  copies     59 packets captured twice, counted once\n" in decode("-q", NAT).err
     assert "copies     59 packets captured twice, counted once" in pwire("stats", NAT).out.decode()
     assert pwire("stats", "-o", "json", "--by", "topic", NAT).records[0]["copied_packets"] == 59
@@ -92,4 +95,6 @@ def test_a_copy_that_goes_on_is_said(tmp_path: Path) -> None:
     assert text in pwire("table", path, "--out", tmp_path / "t.parquet").err
     (record,) = decode("-o", "json", "--connections", path).records
     assert record["has_longer_copy"] is True
-    assert "longer than it: see --keep-duplicates" in decode("--connections", path).out.decode()
+    assert (
+        "which go on after the original: see --keep-duplicates" in decode("--connections", path).out.decode()
+    )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
@@ -11,6 +12,9 @@ PIECE: Final = 1 << 20
 
 NO_TRAFFIC: Final = "neither a capture (pcap, pcapng), nor text that shows bytes, nor Pulsar frames"
 """What a source is without any traffic."""
+
+MAX_REPEATS: Final = 1 << 20
+"""Bytes that the `<repeats N times>` of gdb may stand for, of a whole text."""
 
 UNKNOWN_SIZE: Final = -1
 """The size of a hole if the text does not say how much it leaves out."""
@@ -49,6 +53,19 @@ class Dumped:
     """Whether the sender has closed the connection after these bytes."""
     line: int = field(default=0, compare=False)
     """The number of the line where they begin, from 1; 0 if unknown."""
+
+
+class Repeats:
+    """The bytes that the `<repeats N times>` of a text may still stand for."""
+
+    def __init__(self) -> None:
+        self._left = MAX_REPEATS
+
+    def take(self, size: int, line: int) -> None:
+        """Take `size` bytes for a repetition in a line. Raises CaptureError if there are not so many."""
+        self._left -= size
+        if self._left < 0:
+            raise CaptureError(f"line {line}: repeats to more than {MAX_REPEATS} bytes")
 
 
 def hole_size(dumped: Dumped, stream: FrameStream) -> int:

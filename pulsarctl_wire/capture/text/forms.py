@@ -168,7 +168,8 @@ def _try(form: Form, window: list[Line], size: int, problems: list[str]) -> _Cho
             return _Choice(chosen, trust)
     if not problem and sum(len(dumped.data) for dumped in dumps) >= max(_MIN_BYTES, size // 8):  # most of it
         last = dumps[-1].line
-        problem = f"looks like {form.name}, but its bytes (last in line {last}) are no Pulsar frames"
+        text = f"its bytes (the last dump begins in line {last}) are not Pulsar frames"
+        problem = f"looks like {form.name}, but {text}"
     if problem:
         problems.append(problem)
     return _NO_CHOICE

@@ -17,8 +17,8 @@ _LONGEST: Final = 64 << 10
 _BREAKS: Final = " ,;\t\\"  # where a long line is broken: at a separator, or before an escape
 _ENCODINGS: Final = {BOM_UTF16_LE: "utf-16-le", BOM_UTF16_BE: "utf-16-be"}
 _CONTROLS: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\v\b\x1b")
-_ESCAPED_BREAK: Final = re.compile(r"(?<!\\)(?:\\r)?\\n")
-_ESCAPED: Final = re.compile(r"\\([\\\"/])")
+_ESCAPE: Final = re.compile(r"\\(r\\n|[nt\"\\/])")
+_ESCAPED: Final = {"r\\n": "\n", "n": "\n", "t": "\t"}  # others stand for themselves
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -68,23 +68,24 @@ def _break_line(line: str, keep: int) -> Iterator[str]:
     while len(line) - start > _LONGEST + keep:
         end = start + _LONGEST
         position = max(line.rfind(sign, start + 1, end) for sign in _BREAKS)
-        stop = position if position > 0 else end
+        position = len(line[:position].rstrip("\\")) if line[position] == "\\" else position
+        stop = position if position > start else end
         yield line[start:stop]
         start = stop
     yield line[start:]
 
 
 def unescape(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield lines as a JSON string in them has them: with its line feeds, quotes and backslashes.
+    """Undo the escapes of JSON strings in lines.
 
-    All lines from one line have its number.
+    An escaped line feed splits a line; its parts keep its number.
     """
     for number, line in lines:
         if "\\" not in line:
             yield number, line
             continue
-        for part in _ESCAPED_BREAK.split(line):
-            yield number, _ESCAPED.sub(r"\1", part).replace("\\t", "\t")
+        for part in _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), line).split("\n"):
+            yield number, part
 
 
 def join_pieces(lines: Iterable[Line]) -> Iterator[Line]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import PIECE, UNKNOWN_SIZE, Dumped
+from pulsarctl_wire.capture.text.dumped import PIECE, UNKNOWN_SIZE, Dumped, Repeats
 from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.capture.text.plain import shorten
 from pulsarctl_wire.capture.text.times import time_in
@@ -16,9 +16,6 @@ from pulsarctl_wire.errors import CaptureError
 
 MIN_BYTES: Final = 4
 """Shorter lists are not taken for bytes."""
-
-MAX_REPEATS: Final = 1 << 20
-"""Bytes that the `<repeats N times>` of gdb may stand for, of a whole text."""
 
 _ALMOST: Final = 8  # values after which a list is almost one of bytes
 _TOKEN: Final = re.compile(
@@ -53,7 +50,6 @@ class _List:
         self.line = line
         self.missing = 0
         self.has_yielded = False
-        self.problem = ""
 
     def add(self, value: str) -> bool:
         """Add a value; return False if it is no byte."""
@@ -116,7 +112,7 @@ class _Lists:
         self._open: _List | None = None
         self._problem = ""
         self._count = 0
-        self._room = MAX_REPEATS
+        self._repeats = Repeats()
 
     def parse(self, lines: Iterable[Line]) -> Iterator[Dumped]:
         """Yield the bytes of each list. Raises CaptureError if there is none, but almost one."""
@@ -170,17 +166,18 @@ class _Lists:
             yield current.take(more=False)
 
     def _repeat(self, current: _List, times: int, number: int) -> None:
-        self._room -= times
-        if self._room < 0:
-            raise CaptureError(f"line {number}: repeats to more than {MAX_REPEATS} bytes")
+        self._repeats.take(times, number)
         current.data += current.data[-1:] * (times - 1)
 
-    def _drop(self, number: int, reason: str) -> None:
+    def _drop(self, number: int, token: str) -> None:
         """Forget the open list, as something in it is no byte; note that if it is almost one of bytes."""
         current, self._open = self._open, None
         if current is None:
             return
-        problem = f"line {number}: the list ends at {reason}, which is no byte"
+        if current.missing:
+            problem = f"line {number}: {token} follows bytes that were left out of the list"
+        else:
+            problem = f"line {number}: the list of bytes ends at {token}, which is not a byte"
         if current.has_yielded:
             raise CaptureError(problem)
         if len(current.data) >= _ALMOST:

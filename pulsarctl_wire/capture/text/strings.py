@@ -8,14 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import PIECE, UNKNOWN_SIZE, Dumped
+from pulsarctl_wire.capture.text.dumped import PIECE, UNKNOWN_SIZE, Dumped, Repeats
 from pulsarctl_wire.capture.text.lines import Line, join_pieces
 from pulsarctl_wire.capture.text.plain import PROMPTS
 from pulsarctl_wire.capture.text.times import time_in
 from pulsarctl_wire.errors import CaptureError
-
-MAX_REPEATS: Final = 1 << 20
-"""Bytes that one `<repeats N times>` may stand for."""
 
 _BYTES_QUOTE: Final = re.compile(r"""(?<!\w)([bB])[rR]?(["'])""")
 _QUOTE: Final = re.compile(r"""(?<!\w)(?:([bB])[rR]?)?(["'])""")
@@ -51,6 +48,7 @@ def parse_strings(lines: Iterable[Line]) -> Iterator[Dumped]:
 def _parse_literals(lines: Iterable[Line], *, prefixed: bool) -> Iterator[Dumped]:
     """Yield the bytes of literals; those with nothing in between belong together."""
     quotes = _BYTES_QUOTE if prefixed else _QUOTE
+    repeats = Repeats()
     record: Dumped | None = None  # that the next literal may continue
     for number, line in join_pieces(lines):
         if line.lstrip().startswith(PROMPTS):
@@ -72,7 +70,7 @@ def _parse_literals(lines: Iterable[Line], *, prefixed: bool) -> Iterator[Dumped
                 if stop < 0:
                     unclosed += quote
                 continue
-            data, end, missing = read_literal(line, start, quote, number, is_bytes=is_bytes)
+            data, end, missing = read_literal(line, start, quote, number, repeats, is_bytes=is_bytes)
             position = end
             if record is None:
                 record = Dumped(b"", time_in(line[: match.start()]), line=number)
@@ -98,7 +96,7 @@ def _skip_literal(line: str, start: int, quote: str) -> int:
 
 
 def read_literal(
-    line: str, position: int, quote: str, number: int, *, is_bytes: bool = False
+    line: str, position: int, quote: str, number: int, repeats: Repeats, *, is_bytes: bool = False
 ) -> tuple[bytes, int, int]:
     """Return the bytes of the string whose content starts at `position`, and where it ends.
 
@@ -108,10 +106,9 @@ def read_literal(
     if line[position : position + 1] != quote:
         raise CaptureError(f"line {number}: the string is not closed")
     position += 1
-    if repeats := _REPEATS.match(line, position):
-        times, position = int(repeats[1]), repeats.end()
-        if times * len(data) > MAX_REPEATS:
-            raise CaptureError(f"line {number}: repeats to more than {MAX_REPEATS} bytes")
+    if match := _REPEATS.match(line, position):
+        times, position = int(match[1]), match.end()
+        repeats.take(times * len(data), number)
         data *= times
     cut = _CUT.match(line, position)
     return data, cut.end() if cut else position, UNKNOWN_SIZE if cut else 0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations, pairwise
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import Dumped, Flow
+from pulsarctl_wire.capture.text.dumped import Dumped, Flow, Repeats
 from pulsarctl_wire.capture.text.lines import Line, join_pieces
 from pulsarctl_wire.capture.text.strings import read_escapes, read_literal
 from pulsarctl_wire.capture.text.times import time_in
@@ -86,6 +86,7 @@ class _Calls:
         self._flows: dict[str, Flow | None] = {}  # by descriptor; None: a file
         self._unfinished: dict[str, str] = {}  # by thread: what its line begins with
         self._rereader = _Rereader()
+        self._repeats = Repeats()
         self._generation = 0
 
     def take(self, number: int, line: str) -> Iterator[Dumped]:
@@ -124,7 +125,7 @@ class _Calls:
                 if call.endswith("mmsg"):  # which returns the number of messages
                     value = sum(map(int, _MESSAGE_LENGTH.findall(rest)))
                 record = Dumped(b"", time_ns, flow=flow, is_inbound=call in _IN, line=number)
-                yield from _transfer(rest, value, call, record, self._rereader)
+                yield from _transfer(rest, value, call, record, self._rereader, self._repeats)
         elif call == "close":
             flow = self._flows.pop(fd, None)
             if flow is not None:
@@ -190,7 +191,9 @@ def _address(rest: str) -> str:
     return f"[{name}]:{port[1]}" if ":" in name else f"{name}:{port[1]}"
 
 
-def _transfer(rest: str, size: int, call: str, record: Dumped, rereader: "_Rereader") -> Iterator[Dumped]:
+def _transfer(
+    rest: str, size: int, call: str, record: Dumped, rereader: "_Rereader", repeats: Repeats
+) -> Iterator[Dumped]:
     """Yield the bytes of a call that returned `size`."""
     if not size:
         if call in _IN:
@@ -199,7 +202,7 @@ def _transfer(rest: str, size: int, call: str, record: Dumped, rereader: "_Rerea
     left = size
     position = 0
     while left and (match := _STRING.search(rest, position)):
-        data, position, missing = read_literal(rest, match.end(), '"', record.line)
+        data, position, missing = read_literal(rest, match.end(), '"', record.line, repeats)
         is_cut = bool(missing)
         length = _LENGTH.match(rest, position)
         whole = min(int(length[1]) if length else left, left)
