@@ -25,7 +25,7 @@ from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.secrets import Secrets
-from pulsarctl_wire.capture.text.dumped import NO_TRAFFIC, Dumped, belongs, hole_size
+from pulsarctl_wire.capture.text.dump import NO_TRAFFIC, Dump, belongs, hole_size
 from pulsarctl_wire.capture.text.lines import is_text, split_lines
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
@@ -335,40 +335,40 @@ class Decoder:
         if form.name not in self.forms:
             self.forms.append(form.name)
         dumps = _Until(CaptureError, form.parse(lines))
-        first: list[Dumped] = []
-        for dumped in dumps:
-            first.append(dumped)
-            if dumped.more or dumped.flow is not None or len(first) == _SAMPLED:
+        first: list[Dump] = []
+        for dump in dumps:
+            first.append(dump)
+            if dump.more or dump.connection is not None or len(first) == _SAMPLED:
                 break
         if first:
-            yield from self._read_dumps(first, dumps, form.is_whole)
+            yield from self._read_dumps(first, dumps, form.is_unfiltered)
         if dumps.error is not None:
             raise DamagedCapture(str(dumps.error))
         if chunks.error is not None:
             raise chunks.error
 
     def _read_dumps(
-        self, first: list[Dumped], later: Iterator[Dumped], is_whole: bool
+        self, first: list[Dump], later: Iterator[Dump], is_unfiltered: bool
     ) -> Iterator[list[Event]]:
         """Yield the events of the dumps of a text; the kind of bytes in them is detected from `first`."""
-        from pulsarctl_wire.capture.text.flows import Flows
         from pulsarctl_wire.capture.text.forms import LINKS, shows_packets
-        from pulsarctl_wire.capture.text.rows import link_of
+        from pulsarctl_wire.capture.text.hex_dump import link_of
+        from pulsarctl_wire.capture.text.log_connections import LogConnections
 
         dumps = chain(first, later)
-        if first[0].flow is not None:
-            flows = Flows(self.reassembler)
+        if first[0].connection is not None:
+            connections = LogConnections(self.reassembler)
             before = self.packets
             self.numbers.add(before + 1, None, 1)
             for dump in dumps:
                 if dump.time_ns is not None and dump.time_ns > self.last_ns:
                     self.last_ns = dump.time_ns
-                yield from flows.add(dump, self._place | before + dump.line)
-        elif files.is_capture(first[0].data):  # somebody dumped a capture file
+                yield from connections.add(dump, self._place | before + dump.line)
+        elif files.is_capture(first[0].data):  # somebody dump a capture file
             pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
         elif not shows_packets(first):
-            yield from self._read_frames(dumps, is_whole)
+            yield from self._read_frames(dumps, is_unfiltered)
         else:
             links = [LINKS[dump.link or link_of(dump.data)] for dump in first]
             link = max(links, key=links.count)  # of a packet that is not IP
@@ -378,10 +378,10 @@ class Decoder:
             )
 
     def _read_raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        def chunks() -> Iterator[Dumped]:
-            yield Dumped(head, None)
+        def chunks() -> Iterator[Dump]:
+            yield Dump(head, None)
             while chunk := read():
-                yield Dumped(chunk, None)
+                yield Dump(chunk, None)
 
         batches = self._read_frames(chunks())
         first = next(filter(None, batches), None)
@@ -400,7 +400,7 @@ class Decoder:
         stream.certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
-    def _read_frames(self, dumps: Iterable[Dumped], is_whole: bool = True) -> Iterator[list[Event]]:
+    def _read_frames(self, dumps: Iterable[Dump], is_unfiltered: bool = True) -> Iterator[list[Event]]:
         """Yield the frames in bytes without packets; the command of each frame gives its direction.
 
         Unless these are the whole text, other bytes between the frames are left out.
@@ -419,16 +419,16 @@ class Decoder:
             return events
 
         until = _Until(DamagedCapture, dumps)
-        for dumped in until:
-            data, time_ns = dumped.data, dumped.time_ns
-            if not (is_whole or belongs(stream, data)):
+        for dump in until:
+            data, time_ns = dump.data, dump.time_ns
+            if not (is_unfiltered or belongs(stream, data)):
                 continue
             for start in range(0, len(data), _PIECE):
                 yield track(stream.take(data[start : start + _PIECE], time_ns, self._place))
                 while stream.has_more:
                     yield track(stream.take_more())
-            if dumped.missing:
-                yield track(stream.gap(hole_size(dumped, stream), time_ns, self._place))
+            if dump.missing:
+                yield track(stream.gap(hole_size(dump, stream), time_ns, self._place))
         while events := stream.settle():
             yield track(events)
         yield track(stream.close())

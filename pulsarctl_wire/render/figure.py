@@ -106,18 +106,18 @@ def figure(caption: str, x: Axis, y: Axis, drawing: str, legend: Iterable[Key] =
     )
 
 
-def title_of(*lines: str) -> str:
+def make_tooltip(*lines: str) -> str:
     """Make a tooltip of these lines."""
     return f"<title>{chr(10).join(map(escape, lines))}</title>"
 
 
 def to_y(position: float) -> str:
-    """Format a position on the axis upwards, 0 to 1, in units of the drawing."""
+    """Format a position on the vertical axis, 0 to 1, in units of the drawing."""
     return f"{UNIT - UNIT * position:.1f}"
 
 
 def to_x(position: float) -> str:
-    """Format a position on the axis to the right, 0 to 1, in units of the drawing."""
+    """Format a position on the horizontal axis, 0 to 1, in units of the drawing."""
     return f"{UNIT * position:.2f}"
 
 
@@ -126,7 +126,7 @@ def hovers(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
     size = to_x(x.place(width) - x.place(0))
     return "".join(
         f'<rect class="hit" x="{to_x(x.place(time))}" y="0" width="{size}" height="{UNIT}">'
-        f"{title_of(*lines)}</rect>"
+        f"{make_tooltip(*lines)}</rect>"
         for time, lines in tooltips.items()
     )
 

@@ -1,4 +1,4 @@
-"""Texts from the wire in lines, and lines of requests and answers over HTTP."""
+"""Formats texts from the wire, and HTTP requests and answers, for a line."""
 
 from collections.abc import Callable
 from typing import Final
@@ -32,7 +32,7 @@ def http_fields(message: HttpMessage) -> list[str]:
 
 
 def http_text(message: HttpMessage, paint: Paint, show_topic: Callable[[str], str]) -> str:
-    """Return what a message over HTTP is, without its time. `show_topic` puts a space before a topic."""
+    """Format an HTTP message, without its time. `show_topic` puts a space before a topic."""
     title = f"HTTP {message.status or message.method}"
     parts = [paint(http_style(message), title) + " " * max(12 - len(title), 0)]
     if message.topic is not None:

@@ -32,8 +32,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     SingleMessageMetadata,
 )
 
-Column = tuple[str, Callable[[Any], str] | None, object]
-"""(label, function that formats a value or None for hidden fields, the value that is not shown)."""
+FieldFormat = tuple[str, Callable[[Any], str] | None, object]
+"""The label of a field, the function that formats its value (None: never shown), and the value not shown."""
 
 _LABELS: Final = {
     "producer_id": "producer",
@@ -90,7 +90,7 @@ def command_style(name: str) -> str:
 
 
 class Clock:
-    """A format of times: time of day (UTC or local), date in UTC, epoch seconds, or s since `origin`."""
+    """A formatter of times: time of day (UTC or local), date in UTC, epoch seconds, or s since `origin`."""
 
     def __init__(self, form: str = "utc", origin: Origin | None = None) -> None:
         self._form = form
@@ -147,7 +147,8 @@ class LineRenderer:
         self._open_entry = open_entry
         self._clock = clock or Clock()
         self._show_secrets = show_secrets
-        self._columns: dict[FieldDescriptor, Column] = {}
+        self._field_formats: dict[FieldDescriptor, FieldFormat] = {}
+        # `min`: each word of an ack_set is "~", of which one is shown
         self._ids = Plan(min).fill(MessageIdData.DESCRIPTOR, _step_of_id)
         self._plans = command_plans(lambda message: Plan(_join).fill(message, self._step))
         self._metadata = Plan(_join).fill(MessageMetadata.DESCRIPTOR, _step_of_metadata)
@@ -167,7 +168,7 @@ class LineRenderer:
         A caller that already has the frame's `record` should pass it, to save time.
         """
         if not isinstance(event, Frame):
-            return self._damage(event) if width is None else cut_line(self._damage(event), width)
+            return self._render_other(event) if width is None else cut_line(self._render_other(event), width)
         number = event.type
         topic = self._topics.get(event.topic)
         if topic is None:
@@ -206,7 +207,8 @@ class LineRenderer:
         line = "".join(parts)
         return line if width is None else cut_line(line, width, "".join(parts[problem:]))
 
-    def _damage(self, event: Event) -> str:
+    def _render_other(self, event: Event) -> str:
+        """Render the line of an event that is not a frame."""
         prefix = (
             f"     - {self._clock(event.time_ns)} {event.connection.index} {self._arrows[event.to_broker]} "
         )
@@ -282,33 +284,33 @@ class LineRenderer:
         return self._open_entry(frame)
 
     def _add_slow(self, frame: Frame, parts: list[str], entry: Entry | None = None) -> None:
-        """Add the fields of any command and its entry: the slow path. `entry` is it, if it was encrypted."""
+        """Add the fields of any command and its entry: the slow path. `entry` is an encrypted one, opened."""
         name = BODIES.get(frame.type)
         body = None if name is None or frame.base is None else getattr(frame.base, name)
         if frame.type in WITH_SECRETS and not self._show_secrets and body is not None and is_doubtful(frame):
             parts.append(" [redacted]")
         elif body is not None:
             for field, value in body.ListFields():
-                label, show, hidden_value = self._columns.get(field) or self._column(field)
+                label, show, hidden_value = self._field_formats.get(field) or self._field_format(field)
                 if show is not None and (hidden_value is None or value != hidden_value):
                     text = _join([show(item) for item in value]) if field.is_repeated else show(value)
                     parts.append(f" {label}{text}")
         if frame.metadata is not None:
             self._add_entry(frame, frame.metadata, parts, entry)
 
-    def _column(self, field: FieldDescriptor) -> Column:
+    def _field_format(self, field: FieldDescriptor) -> FieldFormat:
         label = _LABELS.get(field.name, field.name)
         is_shown = field.is_required or field.full_name.rpartition("pulsar.proto.")[2] in _ALWAYS_SHOWN
-        self._columns[field] = column = (
+        self._field_formats[field] = field_format = (
             f"{label}=" if label else "",
             None if field.name in _HIDDEN else _formatter(field, self._show_secrets),
             _ALL_ONES if field.name == "highest_sequence_id" else None if is_shown else field.default_value,
         )
-        return column
+        return field_format
 
     def _step(self, field: Any) -> Step | None:
-        """Make the step of a field in the plan of a command from its column."""
-        label, show, hidden_value = self._column(field)
+        """Make the step of a field in the plan of a command from its format."""
+        label, show, hidden_value = self._field_format(field)
         if show is None:
             return Step(field, None)
         if field.message_type is not None:

@@ -33,11 +33,11 @@ def page(snapshot: Snapshot, width: int, height: int, *, recent: bool) -> Render
     if not recent:
         snapshot = snapshot.averaged()
     heading = list(_heading(snapshot, width))
-    times = list(_times(snapshot, recent))
+    latency_rows = list(_latency_rows(snapshot, recent))
     latencies = connections = topics = _MAX_ROWS
     if height:
         lines_left = height - len(heading) - 3 * _FRAME_LINES
-        latencies = min(len(times), max(lines_left // 4, 1))
+        latencies = min(len(latency_rows), max(lines_left // 4, 1))
         lines_left = max(lines_left - latencies, 2 * _MIN_ROWS)
         connections = min(len(snapshot.connections), max(lines_left // 3, lines_left - len(snapshot.topics)))
         topics = lines_left - connections
@@ -45,7 +45,7 @@ def page(snapshot: Snapshot, width: int, height: int, *, recent: bool) -> Render
         *heading,
         *_table(_TOPIC, snapshot.topics, topics, len(snapshot.topics), width),
         *_table(_CONNECTION, snapshot.connections, connections, snapshot.kept_connections, width),
-        *_table(_LATENCY, times, latencies, len(times), width),
+        *_table(_LATENCY, latency_rows, latencies, len(latency_rows), width),
     )
 
 
@@ -107,9 +107,9 @@ def _line(*parts: tuple[str, str], width: int) -> Text:
 
 
 def _table(
-    columns: list[Column], rows: list[Any], row_count: int, all_rows: int, width: int
+    columns: list[Column], rows: list[Any], row_count: int, total: int, width: int
 ) -> list[RenderableType]:
-    """Render a blank line and a table of the first `row_count` rows of `all_rows`; nothing without rows."""
+    """Render a blank line and a table of the first `row_count` of `total` rows; nothing if there are none."""
     if not rows:
         return []
     row_count = min(row_count, len(rows))
@@ -131,7 +131,7 @@ def _table(
         cells = [Text(shorten(row[0], widths[0]), columns[0].style)]
         cells += [Text(row[i], "dim" if row[i] in ("0", "-") else columns[i].style) for i in indices[1:]]
         table.add_row(*cells)
-    note = [Text(f"… and {all_rows - row_count:,} more", "dim")] if all_rows > row_count else []
+    note = [Text(f"… and {total - row_count:,} more", "dim")] if total > row_count else []
     return [Text(), table, *note]
 
 
@@ -147,7 +147,7 @@ def shorten(text: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
-def _times(snapshot: Snapshot, recent: bool) -> Iterator[tuple[str, int, dict[str, int] | None]]:
+def _latency_rows(snapshot: Snapshot, recent: bool) -> Iterator[tuple[str, int, dict[str, int] | None]]:
     """Yield rows of latencies, the most frequent first: name, count, percentiles."""
 
     def row(name: str, times: Times) -> tuple[str, int, dict[str, int] | None]:
@@ -200,7 +200,7 @@ _CONNECTION: Final = [
 ]
 _LATENCY: Final = [
     Column("latency", lambda row: row[0], 0, "cyan"),
-    Column("times", lambda row: f"{row[1]:,}"),
+    Column("count", lambda row: f"{row[1]:,}"),
     Column("p50", _quantile("p50")),
     Column("p90", _quantile("p90"), 2),
     Column("p99", _quantile("p99")),

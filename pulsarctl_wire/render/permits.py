@@ -116,16 +116,18 @@ def warnings(consumer: Figures) -> Iterator[str]:
 def doubt_text(consumer: Figures) -> str:
     """Say why a consumer's figures are not exact; "" if they are."""
     if not consumer["subscribe_seen"]:
-        return "its SUBSCRIBE was not captured: permits (~) count from 0 at its first frame: not exact"
+        return (
+            "its SUBSCRIBE was not captured, so permits (~) count from 0 at its first frame and are not exact"
+        )
     if not consumer["exact"]:
         return "bytes are missing from the capture: from there on permits are not exact (~)"
     return ""
 
 
 def moments(row: Figures) -> Iterator[str]:
-    """Yield what happened in a row, in words."""
-    rare = [text if count == 1 else f"{text} ({count} times)" for text, count in row["moments"].items()]
-    yield from (text for text in rare if text.startswith("SUBSCRIBE"))
+    """Describe the events that a row sums up."""
+    texts = [text if count == 1 else f"{text} ({count} times)" for text, count in row["moments"].items()]
+    yield from (text for text in texts if text.startswith("SUBSCRIBE"))
     if row["flows"]:
         flows = "FLOW" if row["flows"] == 1 else f"{row['flows']:,} FLOWs"
         stalled = row["stalled_ns"] or 0
@@ -133,7 +135,7 @@ def moments(row: Figures) -> Iterator[str]:
         yield f"{flows} +{row['granted']:,}{pause}"
     if row["asked"]:
         yield f"REDELIVER {_entries(row['asked'])}"
-    yield from (text for text in rare if not text.startswith("SUBSCRIBE"))
+    yield from (text for text in texts if not text.startswith("SUBSCRIBE"))
     if row["used"] and is_empty(row):
         yield "no permits left"
 
@@ -182,7 +184,7 @@ def row_span(consumer: Figures) -> str:
     """Say how much time a consumer's rows sum up; "" if each is one moment."""
     if consumer["row_ns"] is None:
         return ""
-    return f"a row is what happened within {human_time(consumer['row_ns'])} (--rows, --every)"
+    return f"each row covers {human_time(consumer['row_ns'])} (see --rows, --every)"
 
 
 def consumer_columns(consumers: Sequence[Figures]) -> list[Column]:

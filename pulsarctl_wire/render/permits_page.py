@@ -91,7 +91,7 @@ def _tooltip(row: Figures) -> list[str]:
 
 
 def _time(consumer: Figures, rows: Sequence[Figures]) -> tuple[Axis, list[int]]:
-    """Make the axis of time, and the times when rows begin and the last one ends; else row numbers."""
+    """Make the horizontal axis, and the times, or else numbers, at which rows begin and the last one ends."""
     if consumer["time_ns"] is None:
         return Axis("rows", {}, lambda row: row / len(rows)), [*range(len(rows) + 1)]
     starts = [row["time_ns"] for row in rows]

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.capture import read_events
-from pulsarctl_wire.capture.text import lines, plain, rows
-from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
+from pulsarctl_wire.capture.text import hex_digits, hex_dump, lines
+from pulsarctl_wire.capture.text.dump import PIECE, Dump
+from pulsarctl_wire.capture.text.hex_digits import parse_hex_digits
+from pulsarctl_wire.capture.text.hex_dump import MAX_REPEATED, MAX_ZEROS, parse_rows
 from pulsarctl_wire.capture.text.lines import is_text, split_lines
-from pulsarctl_wire.capture.text.plain import parse_plain
-from pulsarctl_wire.capture.text.rows import MAX_REPEATED, MAX_ZEROS, parse_rows
 from pulsarctl_wire.capture.text.strings import parse_bytes_literals, parse_strings
 from pulsarctl_wire.errors import CaptureError
 
@@ -335,14 +335,14 @@ DAY = (22 * 3600 + 13 * 60 + 20) * 10**9
 EPOCH = 1_700_000_000 * 10**9
 
 
-def two(link: str, start: int | None) -> list[Dumped]:
+def two(link: str, start: int | None) -> list[Dump]:
     """Both packets, their times counted from `start`."""
     header = b"" if link == "ip" else ETHERNET
     times = (None, None) if start is None else (start + 123_456_000, start + 223_457_000)
-    return [Dumped(header + IP_PING, times[0], link), Dumped(header + IP_SEND, times[1], link)]
+    return [Dump(header + IP_PING, times[0], link), Dump(header + IP_SEND, times[1], link)]
 
 
-MANY: dict[str, tuple[str, list[Dumped]]] = {
+MANY: dict[str, tuple[str, list[Dump]]] = {
     "tcpdump -x": (TCPDUMP_X, two("ip", DAY)),
     "tcpdump -X": (TCPDUMP_BIG_X, two("ip", DAY)),
     "tcpdump -xx": (TCPDUMP_XX, two("ethernet", DAY)),
@@ -372,7 +372,7 @@ MANY: dict[str, tuple[str, list[Dumped]]] = {
 \t0x0040:  0000 0005 0812 9201 00
 """,
         [
-            Dumped(
+            Dump(
                 bytes.fromhex(
                     "6000000000210640 fd000000000000000000000000000002 fd000000000000000000000000000003"
                     "c35019fa0000000100000001501820001e4b0000"
@@ -391,7 +391,7 @@ MANY: dict[str, tuple[str, list[Dumped]]] = {
 \t0x0020:  0000 0000 0002 fd00 0000 0000 0000 0000
 """,
         [
-            Dumped(
+            Dump(
                 bytes.fromhex(
                     "0242ac1100030242ac11000286dd 6000000000210640 fd000000000000000000000000000002"
                 )
@@ -408,7 +408,7 @@ MANY: dict[str, tuple[str, list[Dumped]]] = {
 \t0x0010:  0000 0000 4500 003c f97d 4000 4006 433c
 """,
         [
-            Dumped(
+            Dump(
                 bytes.fromhex("0800000000000001030400060000000000000000 4500003cf97d40004006433c"),
                 1_795_196_433_568_249_000,
                 "",
@@ -417,28 +417,28 @@ MANY: dict[str, tuple[str, list[Dumped]]] = {
     ),
     "tshark -x": (
         TSHARK_X,
-        [Dumped(ETHERNET + IP_PING, None, ""), Dumped(ETHERNET + IP_SEND, None, "")],
+        [Dump(ETHERNET + IP_PING, None, ""), Dump(ETHERNET + IP_SEND, None, "")],
     ),
     "tshark --hexdump noascii": (
         "0000  00 00 00 09 00 00 00 05 08 12 92 01 00   \n\n0000  08 12   \n\n",
-        [Dumped(PING, None, ""), Dumped(PING[8:10], None, "")],
+        [Dump(PING, None, ""), Dump(PING[8:10], None, "")],
     ),
     "tshark --hexdump delimit": (
         "0000  00 00 00 09 00 00 00 05 08 12 92 01 00            |.............|\n",
-        [Dumped(PING, None, "")],
+        [Dump(PING, None, "")],
     ),
 }
 
 ALL = [
-    *(pytest.param(text, [Dumped(data, None, "")], id=name) for name, (text, data) in ONE.items()),
+    *(pytest.param(text, [Dump(data, None, "")], id=name) for name, (text, data) in ONE.items()),
     *(pytest.param(text, packets, id=name) for name, (text, packets) in MANY.items()),
 ]
 
 
-def parsed(text: str, size: int = 1 << 30) -> list[Dumped]:
+def parsed(text: str, size: int = 1 << 30) -> list[Dump]:
     """What a text shows that comes in chunks of `size` bytes."""
     data = text.encode("utf-8", "replace")
-    for parse in (parse_rows, parse_bytes_literals, parse_strings, parse_plain):
+    for parse in (parse_rows, parse_bytes_literals, parse_strings, parse_hex_digits):
         dumps = list(parse(split_lines(data[at : at + size] for at in range(0, len(data), size))))
         if any(dumped.data for dumped in dumps):
             return dumps
@@ -446,12 +446,12 @@ def parsed(text: str, size: int = 1 << 30) -> list[Dumped]:
 
 
 @pytest.mark.parametrize(("text", "expected"), ALL)
-def test_forms(text: str, expected: list[Dumped]) -> None:
+def test_forms(text: str, expected: list[Dump]) -> None:
     assert parsed(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), ALL)
-def test_windows_line_ends_and_a_byte_order_mark(text: str, expected: list[Dumped]) -> None:
+def test_windows_line_ends_and_a_byte_order_mark(text: str, expected: list[Dump]) -> None:
     assert parsed("\ufeff" + text.replace("\n", "\r\n")) == expected
 
 
@@ -548,7 +548,7 @@ def test_refusals_name_the_line(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(("text", "expected"), ALL)
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_any_chunks_give_the_same(text: str, expected: list[Dumped], size: int) -> None:
+def test_any_chunks_give_the_same(text: str, expected: list[Dump], size: int) -> None:
     assert parsed(text, size) == expected
 
 
@@ -565,7 +565,7 @@ LONG: dict[str, Callable[[bytes], str]] = {
 @pytest.mark.parametrize("write", LONG.values(), ids=LONG)
 def test_a_long_dump_comes_in_pieces(write: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch) -> None:
     size = PIECE // 8
-    for module in (plain, rows):
+    for module in (hex_digits, hex_dump):
         monkeypatch.setattr(module, "PIECE", size)
     data = random.Random(7).randbytes(size + 4321)
     found = parsed(write(data), size // 4)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsarctl_wire.capture import Decoder, Source, read_frames
-from pulsarctl_wire.capture.text import flows, forms, syscalls
+from pulsarctl_wire.capture.text import forms, log_connections, syscalls
 from pulsarctl_wire.capture.text import netty as text_netty
 from pulsarctl_wire.capture.text.forms import FORMS
 from pulsarctl_wire.capture.text.lines import split_lines, unescape
@@ -657,7 +657,7 @@ def test_what_is_known_of_a_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(text_netty, "MAX_CHANNELS", 10)
     monkeypatch.setattr(syscalls, "MAX_DESCRIPTORS", 10)
     monkeypatch.setattr(syscalls, "MAX_UNFINISHED", 10)
-    monkeypatch.setattr(flows, "MAX_CONNECTIONS", 10)
+    monkeypatch.setattr(log_connections, "MAX_CONNECTIONS", 10)
     numbers = range(100, 120)
     known = netty("0000000a", "10:11:12.000", "WRITE", CONNECT, ends=FIRST)
     others = "".join(

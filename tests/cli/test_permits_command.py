@@ -143,7 +143,7 @@ def test_rows_fit_their_number_and_width() -> None:
     stretches = [row["time_ns"] // 500_000_000 for row in rows]
     assert len(set(stretches)) == len(stretches) < len(consumers(KEYS, "--consumer", "0")) + 10
     assert sum(row["delivered"] for row in rows) == total["delivered"]
-    assert "a row is what happened within 500.00 ms" in permits("--every", "0.5", KEYS).out.decode()
+    assert "each row covers 500.00 ms" in permits("--every", "0.5", KEYS).out.decode()
     assert permits("--rows", "1", KEYS).code == 2
 
 

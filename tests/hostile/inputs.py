@@ -20,7 +20,7 @@ import zstandard
 from pulsarctl_wire.capture.links import RAW_IP
 from pulsarctl_wire.capture.packets import SYN
 from pulsarctl_wire.capture.recording import SessionWriter
-from pulsarctl_wire.capture.text.rows import MAX_REPEATED, MAX_ZEROS
+from pulsarctl_wire.capture.text.hex_dump import MAX_REPEATED, MAX_ZEROS
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
+from pulsarctl_wire.capture.text.dump import PIECE, Dump
 from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.capture.text.times import time_in
 
@@ -14,7 +14,7 @@ _TOKEN: Final = re.compile(r"(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/_-]{16,}={0,2})")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 
-def parse_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_base64(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse lines of base64 that belong together: all as long as the first, up to a shorter or padded one."""
     digits, width, first, last = "", 0, 0, 0
     for number, line in lines:
@@ -24,7 +24,7 @@ def parse_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
         if len(text) == 1 and not (digits and is_next):
             text = ""  # the last line may have one digit, no first one has
         if digits and not (text and is_next):
-            yield Dumped(_decode(digits), None, line=first)
+            yield Dump(_decode(digits), None, line=first)
             digits, width = "", 0
         if not text:
             continue
@@ -33,21 +33,21 @@ def parse_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
         is_short = len(text) < width and number != last
         width, last = width or len(text), number
         if is_short:
-            yield Dumped(_decode(digits), None, line=first)
+            yield Dump(_decode(digits), None, line=first)
             digits, width = "", 0
         elif len(digits) > PIECE:
             whole = len(digits) // 4 * 4
-            yield Dumped(_decode(digits[:whole]), None, more=True, line=first)
+            yield Dump(_decode(digits[:whole]), None, more=True, line=first)
             digits = digits[whole:]
     if digits:
-        yield Dumped(_decode(digits), None, line=first)
+        yield Dump(_decode(digits), None, line=first)
 
 
-def parse_embedded_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_embedded_base64(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse each run of at least 16 characters of base64 inside a line, a record each."""
     for number, line in lines:
         for match in _TOKEN.finditer(line.replace("\\r", "").replace("\\n", "")):
-            yield Dumped(_decode(match[1]), time_in(line), line=number)
+            yield Dump(_decode(match[1]), time_in(line), line=number)
 
 
 def _decode(digits: str) -> bytes:

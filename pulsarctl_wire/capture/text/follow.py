@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import PIECE, Dumped, Flow
+from pulsarctl_wire.capture.text.dump import PIECE, Dump, LogConnection
 from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.errors import CaptureError
 
@@ -31,13 +31,13 @@ class _Peers:
     def __init__(self) -> None:
         self.addresses = ["", ""]
 
-    def dump(self, peer: int, data: bytes, line: int, time_ns: int | None = None) -> Dumped:
+    def dump(self, peer: int, data: bytes, line: int, time_ns: int | None = None) -> Dump:
         """Return bytes that a peer sent."""
-        flow = Flow("", *self.addresses)
-        return Dumped(data, time_ns, flow=flow, is_inbound=peer == 1, line=line)
+        connection = LogConnection("", *self.addresses)
+        return Dump(data, time_ns, connection=connection, is_inbound=peer == 1, line=line)
 
 
-def parse_follow_yaml(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_follow_yaml(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse a stream as YAML; the form of Wireshark before 4.0, too. Raises CaptureError."""
     peers = _Peers()
     hosts = ["", ""]
@@ -83,7 +83,7 @@ def _time_of(value: str) -> int | None:
     return None if match is None else int(match[1]) * 10**9 + int((match[2] or "0").ljust(9, "0"))
 
 
-def parse_follow_arrays(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_follow_arrays(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse a stream as C arrays."""
     peers = _Peers()
     peer, begin = 0, 0
@@ -100,7 +100,7 @@ def parse_follow_arrays(lines: Iterable[Line]) -> Iterator[Dumped]:
             begin = 0 if "}" in line else begin
 
 
-def parse_follow_dump(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_follow_dump(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse a stream as a hex dump or hex lines, where what the second peer sent is indented.
 
     The offsets of a hex dump count the bytes of each peer. Raises CaptureError if they do not.
@@ -108,7 +108,7 @@ def parse_follow_dump(lines: Iterable[Line]) -> Iterator[Dumped]:
     peers = _Peers()
     sizes = [0, 0]
     has_nodes = False
-    held: list[Dumped] = []  # until it is certain that there are two peers
+    held: list[Dump] = []  # until it is certain that there are two peers
     for number, line in lines:
         if match := _NODE.match(line):
             peers.addresses[int(match[1])] = match[2]

@@ -1,8 +1,8 @@
 """Finds out in which form a text shows bytes.
 
-The forms are tried in order, the most particular one first, on the beginning of the text, and later on what
-follows: the first one that yields a frame, a packet or a capture file is taken. So a text may begin with
-megabytes of other lines, and its size does not matter.
+Forms are tried in the order of `FORMS`, the most specific one first, on the beginning of the text, then on
+more of it. A form is taken at once if it shows packets or a capture file, or begins with a frame; a doubtful
+one only if no better one is found. So a text may begin with megabytes of other lines, whatever its size.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,18 +14,18 @@ from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
 from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.text import (
     base64_text,
+    byte_lists,
     follow,
+    hex_digits,
+    hex_dump,
     netty,
-    numbers,
-    plain,
-    rows,
+    number_rows,
     strings,
     syscalls,
-    words,
 )
-from pulsarctl_wire.capture.text.dumped import NO_TRAFFIC, Dumped, Flow, belongs, hole_size
+from pulsarctl_wire.capture.text.dump import NO_TRAFFIC, Dump, LogConnection, belongs, hole_size
+from pulsarctl_wire.capture.text.hex_dump import link_of
 from pulsarctl_wire.capture.text.lines import MAX_LINE, Line, unescape
-from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import NAMES
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
@@ -33,7 +33,7 @@ from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
 from pulsarctl_wire.wire.framing.resync import begins_command
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
-Parse = Callable[[Iterable[Line]], Iterator[Dumped]]
+Parse = Callable[[Iterable[Line]], Iterator[Dump]]
 
 _FIRST: Final = 4 << 10
 """Characters of the beginning of a text that are tried first."""
@@ -43,7 +43,7 @@ _SAMPLED: Final = 100  # dumps that are examined to find whether they are packet
 _NONE, _DOUBTFUL, _CLEAN = range(3)
 """How far a form is trusted: it shows nothing, something that may be frames, or frames from its beginning."""
 
-_MIN_BYTES: Final = 8  # of which it is said that they are no frames
+_MIN_BYTES: Final = 8  # fewer are not worth a message that they are not frames
 
 LINKS: Final = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
 """The link types of what `link_of` recognises."""
@@ -52,13 +52,13 @@ LINKS: Final = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
 class Form(NamedTuple):
     """A form in which texts show bytes.
 
-    `is_whole`: all bytes that have this form count, not only those that begin a frame or continue one.
+    `is_unfiltered`: all bytes in this form are read, not only those that begin or continue a frame.
     `signs`: characters of which a text in this form has at least one; "" if nothing is certain.
     """
 
     name: str
     parse: Parse
-    is_whole: bool = False
+    is_unfiltered: bool = False
     signs: str = ""
 
 
@@ -68,17 +68,17 @@ FORMS: Final = (
     Form("Wireshark's stream as C arrays", follow.parse_follow_arrays, signs="{"),
     Form("Wireshark's stream as hex", follow.parse_follow_dump, signs=" "),
     Form("system calls", syscalls.parse_calls, signs="("),
-    Form("a hex dump", rows.parse_rows, True),
-    Form("rows of numbers", words.parse_little, True),
-    Form("rows of big-endian numbers", words.parse_big, True),
+    Form("a hex dump", hex_dump.parse_rows, True),
+    Form("rows of numbers", number_rows.parse_little, True),
+    Form("rows of big-endian numbers", number_rows.parse_big, True),
     Form("bytes literals", strings.parse_bytes_literals, signs="'\""),
-    Form("lists of bytes", numbers.parse_lists, signs="[({<"),
-    Form("lists of hex bytes", numbers.parse_hex_lists, signs="[({<"),
-    Form("hex digits", plain.parse_plain, True),
+    Form("lists of bytes", byte_lists.parse_lists, signs="[({<"),
+    Form("lists of hex bytes", byte_lists.parse_hex_lists, signs="[({<"),
+    Form("hex digits", hex_digits.parse_hex_digits, True),
     Form("strings with escapes", strings.parse_strings, signs="'\""),
-    Form("decimal numbers", numbers.parse_bare_numbers, True),
+    Form("decimal numbers", byte_lists.parse_bare_numbers, True),
     Form("base64", base64_text.parse_base64),
-    Form("hex digits in lines", plain.parse_embedded_hex),
+    Form("hex digits in lines", hex_digits.parse_embedded_hex),
     Form("base64 in lines", base64_text.parse_embedded_base64),
     Form("escapes in lines", strings.parse_unquoted, signs="\\"),
 )
@@ -122,15 +122,15 @@ def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
             problems.clear()
             continue
         limit = _WINDOW
-        kept, size = len(window), 0
-        while kept and size < _WINDOW // 4:
-            kept -= 1
-            size += len(window[kept][1]) + 1
-        del window[:kept]
+        drop_count, size = len(window), 0
+        while drop_count and size < _WINDOW // 4:
+            drop_count -= 1
+            size += len(window[drop_count][1]) + 1
+        del window[:drop_count]
 
 
 def _choose(window: list[Line], problems: list[str]) -> _Choice:
-    """Return the first form that can be trusted best."""
+    """Return the form that is trusted most; of equals, the first in `FORMS`."""
     best = _NO_CHOICE
     for is_escaped in (False, True):
         if is_escaped:
@@ -151,11 +151,11 @@ def _choose(window: list[Line], problems: list[str]) -> _Choice:
 
 
 def _try(form: Form, window: list[Line], size: int, problems: list[str]) -> _Choice:
-    """Return how far a form of lines of `size` characters can be trusted, with `is_whole` if need be.
+    """Try a form on lines of `size` characters; return it with its trust, and unfiltered if it needs that.
 
-    Adds to `problems` why it cannot be.
+    If it does not fit, the reason is added to `problems`.
     """
-    dumps: list[Dumped] = []
+    dumps: list[Dump] = []
     problem = ""
     try:
         dumps.extend(form.parse(window))  # keeps those before an error
@@ -163,10 +163,11 @@ def _try(form: Form, window: list[Line], size: int, problems: list[str]) -> _Cho
         problem = f"looks like {form.name}; {error}"
     if shows_packets(dumps[:_SAMPLED]):
         return _Choice(form, _CLEAN)
-    for chosen in (form, form._replace(is_whole=True)):
+    for chosen in (form, form._replace(is_unfiltered=True)):
         if trust := _judge_frames(chosen, dumps):
             return _Choice(chosen, trust)
-    if not problem and sum(len(dumped.data) for dumped in dumps) >= max(_MIN_BYTES, size // 8):  # most of it
+    least = max(_MIN_BYTES, size // 8)  # a byte takes up to 8 characters
+    if not problem and sum(len(dump.data) for dump in dumps) >= least:
         last = dumps[-1].line
         text = f"its bytes (the last dump begins in line {last}) are not Pulsar frames"
         problem = f"looks like {form.name}, but {text}"
@@ -175,21 +176,21 @@ def _try(form: Form, window: list[Line], size: int, problems: list[str]) -> _Cho
     return _NO_CHOICE
 
 
-def shows_packets(dumps: list[Dumped]) -> bool:
+def shows_packets(dumps: list[Dump]) -> bool:
     """Return whether dumps are packets, some of them of TCP, or a capture file."""
-    if not dumps or dumps[0].flow is not None:
+    if not dumps or dumps[0].connection is not None:
         return False
-    if files.is_capture(dumps[0].data) or any(dumped.link for dumped in dumps):
+    if files.is_capture(dumps[0].data) or any(dump.link for dump in dumps):
         return True
     dissector = Dissector()
     return any(
-        link and dissector.segment(link, dumped.data, len(dumped.data)) is not None
-        for dumped in dumps
-        if (link := LINKS[link_of(dumped.data)])
+        link and dissector.segment(link, dump.data, len(dump.data)) is not None
+        for dump in dumps
+        if (link := LINKS[link_of(dump.data)])
     )
 
 
-def _judge_frames(form: Form, dumps: Iterable[Dumped]) -> int:
+def _judge_frames(form: Form, dumps: Iterable[Dump]) -> int:
     """Return how far dumps can be trusted to be frames, by what comes first."""
     has_trouble = False
     for event in _decode(form, dumps):
@@ -203,17 +204,17 @@ def _judge_frames(form: Form, dumps: Iterable[Dumped]) -> int:
     return _NONE
 
 
-def _decode(form: Form, dumps: Iterable[Dumped]) -> Iterator[Event]:
-    streams: dict[tuple[Flow | None, bool], FrameStream] = {}
-    for dumped in dumps:
-        key = dumped.flow, dumped.is_inbound
+def _decode(form: Form, dumps: Iterable[Dump]) -> Iterator[Event]:
+    streams: dict[tuple[LogConnection | None, bool], FrameStream] = {}
+    for dump in dumps:
+        key = dump.connection, dump.is_inbound
         stream = streams.get(key)
         if stream is None:
             stream = streams[key] = FrameStream(Connection(0), True)
             stream.certain = False
-        if form.is_whole or dumped.flow or belongs(stream, dumped.data):
-            yield from stream.feed(dumped.data)
-            if dumped.missing:
-                yield from stream.gap(hole_size(dumped, stream))
+        if form.is_unfiltered or dump.connection or belongs(stream, dump.data):
+            yield from stream.feed(dump.data)
+            if dump.missing:
+                yield from stream.gap(hole_size(dump, stream))
     for stream in streams.values():
         yield from stream.close()

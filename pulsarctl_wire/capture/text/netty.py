@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import Dumped, Flow
+from pulsarctl_wire.capture.text.dump import Dump, LogConnection
 from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.capture.text.times import time_in
 from pulsarctl_wire.errors import CaptureError
 
 MAX_CHANNELS: Final = 4_096
-"""Channels whose addresses are known from an earlier line; those that are used least are forgotten."""
+"""Channels whose addresses are known from an earlier line; the least recently used are forgotten."""
 
 _EVENT: Final = re.compile(
     r"\[(?:id: )?(?:0x)?(?P<id>[0-9a-f]{8}(?:[0-9a-f]{8,64})?(?:-[0-9]+)?)(?:, (?P<ends>[^\s,].{0,600}?))?\] "
@@ -35,16 +35,16 @@ _IN: Final = {"READ", "RECEIVED"}
 _OUT: Final = {"WRITE"}
 
 
-def parse_netty(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_netty(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse a log of Netty's LoggingHandler among other lines.
 
     Raises CaptureError at a dump that contradicts itself, or at the end if there are no dumps at all.
     """
-    channels: dict[str, Flow] = {}
-    record: Dumped | None = None
+    channels: dict[str, LogConnection] = {}
+    record: Dump | None = None
     size = 0
     data = bytearray()
-    first_size = 0
+    first_size_line = 0
     has_dumps = False
     for number, line in lines:
         if record is not None and (match := _ROW.search(line)):
@@ -59,7 +59,7 @@ def parse_netty(lines: Iterable[Line]) -> Iterator[Dumped]:
         if record is not None:
             yield _finish(record, data, size)
             record = None
-        flow = _flow_of(event, channels)
+        connection = _connection_of(event, channels)
         time_ns = time_in(line[: event.start()])
         kind = event["event"]
         if kind in _IN or kind in _OUT:
@@ -67,36 +67,36 @@ def parse_netty(lines: Iterable[Line]) -> Iterator[Dumped]:
             if size_match is None:
                 continue  # a message that is no buffer
             size = int(size_match[1])
-            first_size = first_size or number
+            first_size_line = first_size_line or number
             data = bytearray(bytes.fromhex(dump[1]) if (dump := _OLD_DUMP.search(line)) else b"")
             has_dumps |= bool(data)
-            record = Dumped(b"", time_ns, flow=flow, is_inbound=kind in _IN, line=number)
+            record = Dump(b"", time_ns, connection=connection, is_inbound=kind in _IN, line=number)
         elif kind in ("CLOSE", "INACTIVE"):
             is_inbound = kind == "INACTIVE"
-            yield Dumped(b"", time_ns, flow=flow, is_inbound=is_inbound, is_last=True, line=number)
+            yield Dump(b"", time_ns, connection=connection, is_inbound=is_inbound, is_last=True, line=number)
     if record is not None:
         yield _finish(record, data, size)
-    if first_size and not has_dumps:
+    if first_size_line and not has_dumps:
         raise CaptureError(
-            f"line {first_size}: only the sizes are logged, not the bytes; "
+            f"line {first_size_line}: only the sizes are logged, not the bytes; "
             "make the LoggingHandler with ByteBufFormat.HEX_DUMP"
         )
 
 
-def _finish(record: Dumped, data: bytearray, size: int) -> Dumped:
+def _finish(record: Dump, data: bytearray, size: int) -> Dump:
     return replace(record, data=bytes(data), missing=max(size - len(data), 0))
 
 
-def _flow_of(event: re.Match[str], channels: dict[str, Flow]) -> Flow:
+def _connection_of(event: re.Match[str], channels: dict[str, LogConnection]) -> LogConnection:
     """Return the channel of an event, with the ends that this line or an earlier one names."""
     name = event["id"]
-    flow = channels.pop(name, Flow(name))
+    connection = channels.pop(name, LogConnection(name))
     ends = _ENDS.match(event["ends"] or "")
     if ends is not None and ends["far"]:
-        flow = flow._replace(near=ends["near"], far=ends["far"])
+        connection = connection._replace(near=ends["near"], far=ends["far"])
     if event["event"] == "CONNECT":
-        flow = flow._replace(client="near")
-    channels[name] = flow
+        connection = connection._replace(client="near")
+    channels[name] = connection
     if len(channels) > MAX_CHANNELS:
         del channels[next(iter(channels))]
-    return flow
+    return connection

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import PIECE, UNKNOWN_SIZE, Dumped, Repeats
+from pulsarctl_wire.capture.text.dump import PIECE, UNKNOWN_SIZE, Dump, Repeats
+from pulsarctl_wire.capture.text.hex_digits import PROMPTS
 from pulsarctl_wire.capture.text.lines import Line, join_pieces
-from pulsarctl_wire.capture.text.plain import PROMPTS
 from pulsarctl_wire.capture.text.times import time_in
 from pulsarctl_wire.errors import CaptureError
 
@@ -35,26 +35,26 @@ _CUT: Final = re.compile(r"\.{3}|\u2026")
 _MIN_ESCAPES: Final = 3  # of a string without quotes
 
 
-def parse_bytes_literals(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_bytes_literals(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse literals with the prefix b, as Python and Rust have them."""
     return _parse_literals(lines, prefixed=True)
 
 
-def parse_strings(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_strings(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse strings with numeric escapes, and those that follow one with nothing in between."""
     return _parse_literals(lines, prefixed=False)
 
 
-def _parse_literals(lines: Iterable[Line], *, prefixed: bool) -> Iterator[Dumped]:
+def _parse_literals(lines: Iterable[Line], *, prefixed: bool) -> Iterator[Dump]:
     """Yield the bytes of literals; those with nothing in between belong together."""
     quotes = _BYTES_QUOTE if prefixed else _QUOTE
     repeats = Repeats()
-    record: Dumped | None = None  # that the next literal may continue
+    record: Dump | None = None  # that the next literal may continue
     for number, line in join_pieces(lines):
         if line.lstrip().startswith(PROMPTS):
             continue
         position = end = 0
-        unclosed = ""  # quotes of which no other one follows in this line
+        unclosed = ""  # quotes that do not occur again in this line
         while match := quotes.search(line, position):
             if record is not None and not _BETWEEN.fullmatch(line, end, match.start()):
                 yield record
@@ -73,7 +73,7 @@ def _parse_literals(lines: Iterable[Line], *, prefixed: bool) -> Iterator[Dumped
             data, end, missing = read_literal(line, start, quote, number, repeats, is_bytes=is_bytes)
             position = end
             if record is None:
-                record = Dumped(b"", time_in(line[: match.start()]), line=number)
+                record = Dump(b"", time_in(line[: match.start()]), line=number)
             record = replace(record, data=record.data + data, missing=missing)
             if missing or len(record.data) > PIECE:
                 yield replace(record, more=not missing)
@@ -158,7 +158,7 @@ def _ascii(text: str, number: int) -> bytes:
     return text.encode("ascii")
 
 
-def parse_unquoted(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_unquoted(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse escapes without quotes, from the first one up to the end of a line."""
     for number, line in join_pieces(lines):
         first = _NUMERIC.search(line)
@@ -166,4 +166,4 @@ def parse_unquoted(lines: Iterable[Line]) -> Iterator[Dumped]:
             continue
         if len(_NUMERIC.findall(line, first.start())) >= _MIN_ESCAPES:
             data, _ = read_escapes(line.rstrip(), first.start(), "", number)
-            yield Dumped(data, time_in(line[: first.start()]), line=number)
+            yield Dump(data, time_in(line[: first.start()]), line=number)

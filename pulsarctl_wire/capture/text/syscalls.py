@@ -9,10 +9,11 @@ A descriptor is a connection from connect() or accept() to close(). Descriptors 
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import Dumped, Flow, Repeats
+from pulsarctl_wire.capture.text.dump import Dump, LogConnection, Repeats
 from pulsarctl_wire.capture.text.lines import Line, join_pieces
 from pulsarctl_wire.capture.text.strings import read_escapes, read_literal
 from pulsarctl_wire.capture.text.times import time_in
@@ -20,7 +21,7 @@ from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 MAX_DESCRIPTORS: Final = 65_536
-"""Descriptors of which something is known; those that are used least are forgotten."""
+"""Descriptors of which something is known; the least recently updated are forgotten."""
 
 MAX_UNFINISHED: Final = 1_024
 """Calls that wait for their end on a later line."""
@@ -71,7 +72,7 @@ _HOST: Final = re.compile(r'(?:inet_addr\(|inet_pton\(AF_INET6, )"([^"]*)"')
 _EPOCH: Final = re.compile(r"[0-9]{10}\.")
 
 
-def parse_calls(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_calls(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse the calls of strace or ltrace among other lines. Raises CaptureError at a broken string."""
     calls = _Calls()
     for number, line in join_pieces(lines):
@@ -83,13 +84,13 @@ class _Calls:
     """What is known of the traced processes from their calls so far."""
 
     def __init__(self) -> None:
-        self._flows: dict[str, Flow | None] = {}  # by descriptor; None: a file
+        self._connections: dict[str, LogConnection | None] = {}  # by descriptor; None: a file
         self._unfinished: dict[str, str] = {}  # by thread: what its line begins with
         self._rereader = _Rereader()
         self._repeats = Repeats()
         self._generation = 0
 
-    def take(self, number: int, line: str) -> Iterator[Dumped]:
+    def take(self, number: int, line: str) -> Iterator[Dump]:
         """Yield the bytes that a line shows."""
         if match := _RESUMED.match(line):
             begin = self._unfinished.pop(match["pid"] or match["thread"] or "", "")
@@ -120,16 +121,16 @@ class _Calls:
         rest = line[match.start("rest") : result.start()]
         time_ns = time_in(stamp) if ":" in stamp or _EPOCH.match(stamp) else None
         if call in _OUT or call in _IN:
-            flow = self._flow_of(fd, match["note"] or "")
-            if flow is not None and value >= 0:
+            connection = self._connection_of(fd, match["note"] or "")
+            if connection is not None and value >= 0:
                 if call.endswith("mmsg"):  # which returns the number of messages
                     value = sum(map(int, _MESSAGE_LENGTH.findall(rest)))
-                record = Dumped(b"", time_ns, flow=flow, is_inbound=call in _IN, line=number)
+                record = Dump(b"", time_ns, connection=connection, is_inbound=call in _IN, line=number)
                 yield from _transfer(rest, value, call, record, self._rereader, self._repeats)
         elif call == "close":
-            flow = self._flows.pop(fd, None)
-            if flow is not None:
-                yield Dumped(b"", time_ns, flow=flow, is_last=True, line=number)
+            connection = self._connections.pop(fd, None)
+            if connection is not None:
+                yield Dump(b"", time_ns, connection=connection, is_last=True, line=number)
         elif value >= 0 or "EINPROGRESS" in line:
             self._note(call, fd, value, rest, result["note"] or "")
 
@@ -138,48 +139,43 @@ class _Calls:
         if call in _OPENING:
             self._set(str(value), None)
         elif call in ("socket", "dup"):
-            self._flows.pop(str(value), None)
+            self._connections.pop(str(value), None)
         elif call in ("accept", "accept4"):
             self._generation += 1
-            self._set(
-                str(value),
-                _with_ends(
-                    Flow(f"{value} {self._generation}", f"fd:{value}", _address(rest), "far"), f"<{note}>"
-                ),
-            )
+            name = f"{value} {self._generation}"
+            accepted = LogConnection(name, f"fd:{value}", _address(rest), "far")
+            self._set(str(value), _with_ends(accepted, f"<{note}>"))
         elif call == "connect" and (far := _address(rest)):
             self._generation += 1
-            near = flow.near if (flow := self._flows.get(fd)) is not None else f"fd:{fd}"
-            self._set(fd, Flow(f"{fd} {self._generation}", near, far, "near"))
+            near = connection.near if (connection := self._connections.get(fd)) is not None else f"fd:{fd}"
+            self._set(fd, LogConnection(f"{fd} {self._generation}", near, far, "near"))
         elif call in ("getsockname", "getpeername"):
-            flow = self._flows.get(fd) or Flow(f"{fd} 0", f"fd:{fd}")
-            address = _address(rest)
-            self._set(
-                fd, flow._replace(near=address) if call == "getsockname" else flow._replace(far=address)
-            )
+            connection = self._connections.get(fd) or LogConnection(f"{fd} 0", f"fd:{fd}")
+            end = "near" if call == "getsockname" else "far"
+            self._set(fd, connection._replace(**{end: _address(rest)}))
 
-    def _set(self, fd: str, flow: Flow | None) -> None:
-        self._flows.pop(fd, None)
-        self._flows[fd] = flow
-        if len(self._flows) > MAX_DESCRIPTORS:
-            del self._flows[next(iter(self._flows))]
+    def _set(self, fd: str, connection: LogConnection | None) -> None:
+        self._connections.pop(fd, None)
+        self._connections[fd] = connection
+        if len(self._connections) > MAX_DESCRIPTORS:
+            del self._connections[next(iter(self._connections))]
 
-    def _flow_of(self, fd: str, note: str) -> Flow | None:
+    def _connection_of(self, fd: str, note: str) -> LogConnection | None:
         """Return the connection of a descriptor, which `strace -y` describes by `note`; None: a file."""
         if not fd or (fd in _STANDARD and not note):
             return None
         if note and not note.startswith(("<TCP", "<socket", "<UNIX")):
             return None
-        flow = self._flows.get(fd, Flow(f"{fd} 0", f"fd:{fd}"))
-        if flow is not None and _ENDS.match(note):
-            flow = _with_ends(flow, note)
-            self._set(fd, flow)
-        return flow
+        connection = self._connections.get(fd, LogConnection(f"{fd} 0", f"fd:{fd}"))
+        if connection is not None and _ENDS.match(note):
+            connection = _with_ends(connection, note)
+            self._set(fd, connection)
+        return connection
 
 
-def _with_ends(flow: Flow, note: str) -> Flow:
+def _with_ends(connection: LogConnection, note: str) -> LogConnection:
     ends = _ENDS.match(note)
-    return flow if ends is None else flow._replace(near=ends[1], far=ends[2])
+    return connection if ends is None else connection._replace(near=ends[1], far=ends[2])
 
 
 def _address(rest: str) -> str:
@@ -192,8 +188,8 @@ def _address(rest: str) -> str:
 
 
 def _transfer(
-    rest: str, size: int, call: str, record: Dumped, rereader: "_Rereader", repeats: Repeats
-) -> Iterator[Dumped]:
+    rest: str, size: int, call: str, record: Dump, rereader: "_Rereader", repeats: Repeats
+) -> Iterator[Dump]:
     """Yield the bytes of a call that returned `size`."""
     if not size:
         if call in _IN:
@@ -217,16 +213,14 @@ def _transfer(
         yield _part(record, b"", size)
 
 
-def _part(record: Dumped, data: bytes, missing: int, *, is_last: bool = False) -> Dumped:
-    return Dumped(
-        *(data, record.time_ns, "", False, missing, record.flow, record.is_inbound, is_last, record.line)
-    )
+def _part(record: Dump, data: bytes, missing: int, *, is_last: bool = False) -> Dump:
+    return replace(record, data=data, missing=missing, is_last=is_last)
 
 
 # ---- Escapes that are ambiguous ----
 
 MAX_REREAD: Final = 1 << 20
-"""Characters of strings that are read in other ways, of a whole text."""
+"""Maximum characters that are reread, of a whole text."""
 
 _OCTAL: Final = re.compile(r"\\(?:([0-7]{1,2})([0-7])|.)", re.DOTALL)
 
@@ -234,25 +228,29 @@ _OCTAL: Final = re.compile(r"\\(?:([0-7]{1,2})([0-7])|.)", re.DOTALL)
 class _Rereader:
     r"""Finds the bytes of strings that are too short for their calls.
 
-    Unlike strace, some printers do not pad an octal escape that a digit follows: then \62 is \6 and "2". Of
-    these readings the one is taken that consists of frames.
+    Unlike strace, some printers do not pad an octal escape that a digit follows: then \62 is \6 and "2". The
+    reading that consists of frames is taken.
     """
 
     def __init__(self) -> None:
         self._room = MAX_REREAD
 
     def read(self, text: str, size: int) -> bytes | None:
-        """Return the `size` bytes of a string; None if there is no way."""
-        splits = [match.end(1) for match in _OCTAL.finditer(text) if match[2]]
-        sure = {at for at in splits if 0x20 <= int(text[text.rindex("\\", 0, at) + 1 : at + 1], 8) < 0x7F}
-        doubtful = [at for at in splits if at not in sure]
-        count = size - len(read_escapes(text, 0, '"', 0)[0]) - len(sure)
+        """Return the `size` bytes of a string; None if no reading fits."""
+        splits = [match.end(1) for match in _OCTAL.finditer(text) if match[2]]  # positions
+        certain_splits = {
+            split
+            for split in splits
+            if 0x20 <= int(text[text.rindex("\\", 0, split) + 1 : split + 1], 8) < 0x7F
+        }
+        doubtful_splits = [split for split in splits if split not in certain_splits]
+        count = size - len(read_escapes(text, 0, '"', 0)[0]) - len(certain_splits)
         fallback = None
-        for choice in combinations(doubtful, count) if count >= 0 else ():
+        for choice in combinations(doubtful_splits, count) if count >= 0 else ():
             self._room -= len(text) + 100
             if self._room < 0:
                 break
-            cuts = [0, *sorted([*sure, *choice]), len(text)]
+            cuts = [0, *sorted([*certain_splits, *choice]), len(text)]
             data = b"".join(read_escapes(text[start:end], 0, '"', 0)[0] for start, end in pairwise(cuts))
             checksums = _checksums(data) if len(data) == size else None
             if checksums is not None and "absent" not in checksums:

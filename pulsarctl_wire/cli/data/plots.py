@@ -13,8 +13,8 @@ from pulsarctl_wire.render.figure import (
     amount_axis,
     figure,
     hovers,
+    make_tooltip,
     time_axis,
-    title_of,
     to_x,
     to_y,
 )
@@ -114,10 +114,11 @@ def heat_map(overview: Overview) -> str:
         low, high = (10 ** ((row["bin"] + step) / BINS) for step in (0, 1))
         level = sum(row["count"] >= bound for bound in bounds) - 1
         top, size = to_y(y.place(high)), f"{UNIT * (y.place(high) - y.place(low)):.1f}"
-        tooltip = f"{render('count', row['count'])} took {render('p_ns', low)} to {render('p_ns', high)}"
+        text = f"{render('count', row['count'])} took {render('p_ns', low)} to {render('p_ns', high)}"
+        tooltip = make_tooltip(render("time_ns", row["time_ns"]), text)
         cells.append(
             f'<rect class="cell" fill="{_HEAT[level]}" x="{to_x(x.place(row["time_ns"]))}" y="{top}" '
-            f'width="{wide}" height="{size}">{title_of(render("time_ns", row["time_ns"]), tooltip)}</rect>'
+            f'width="{wide}" height="{size}">{tooltip}</rect>'
         )
     tops = [*(bound - 1 for bound in bounds[1:]), highest]
     legend = [
@@ -222,7 +223,7 @@ def timeline(rows: Sequence[Row]) -> str:
     y = Axis("connection, client", labels, lambda number: 1 - (number + 0.5) / len(rows))
     bars = []
     for number, row in enumerate(rows):
-        tooltip = title_of(
+        tooltip = make_tooltip(
             f"{labels[number]}, {row['ended']}",
             f"{render('first_ns', row['first_ns'])}, {render('life_ns', row['last_ns'] - row['first_ns'])}",
             shorten(row["client_version"] or "unknown client"),

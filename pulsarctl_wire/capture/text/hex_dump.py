@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 
-from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
+from pulsarctl_wire.capture.text.dump import PIECE, Dump
 from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.errors import CaptureError
 
@@ -26,7 +26,9 @@ MAX_ZEROS = 16 << 20
 
 _OFFSET = re.compile(r"\s*(0[xX])?([0-9A-Fa-f]{4,16})(:?)(?=\s|$)")
 _PAIR = "[0-9A-Fa-f]{2}"
-_BEGUN = {":": re.compile(rf"\s+{_PAIR}"), "": re.compile(rf"\s+{_PAIR}(?=\s|$)")}
+_FIRST_BYTE = {":": re.compile(rf"\s+{_PAIR}"), "": re.compile(rf"\s+{_PAIR}(?=\s|$)")}
+"""The first byte of a row, by the sign after its offset."""
+
 _BYTES = {
     ":": re.compile(rf"\s+((?:{_PAIR})+(?: (?:{_PAIR})+)*)(?=\s\s|\t|\s?$)"),
     "": re.compile(
@@ -34,8 +36,7 @@ _BYTES = {
         rf"|{_PAIR}(?:  ?{_PAIR})*(?=\s{{3}}|\t|\s*(?:\||$)))"
     ),
 }
-"""How the bytes of a row begin, and all of them: with a colon after the offset, and without."""
-
+"""All bytes of a row, by the sign after its offset."""
 
 _WINDBG = re.compile(rf"([0-9a-f]{{8}})`([0-9a-f]{{8}})  ((?:{_PAIR}[ -]){{1,16}})")
 _IN_LINE = re.compile(rf"(?<![\w.:-])[0-9a-f]{{8}}(?=(?::? ) ?{_PAIR})|\|[0-9a-f]{{8}}\| ")
@@ -70,7 +71,7 @@ def read_row(number: int, line: str) -> Row | None:
     if match is None:
         return None
     prefix, digits, colon = match.groups()
-    if not _BEGUN[colon].match(line, match.end()):
+    if not _FIRST_BYTE[colon].match(line, match.end()):
         return None
     content = _BYTES[colon].match(line, match.end())
     data = bytes.fromhex(content[1]) if content else None
@@ -122,23 +123,23 @@ class _Packet:
         """Add a `*`: the previous row repeats up to the next offset."""
         self._repeated = self._row is not None
 
-    def take_piece(self) -> Iterator[Dumped]:
+    def take_piece(self) -> Iterator[Dump]:
         """Yield the bytes so far, if there are very many."""
         if len(self._data) >= PIECE:
             yield replace(self._take(), more=True)
 
-    def finish(self) -> Dumped:
+    def finish(self) -> Dump:
         """Settle the last row and return the packet, or the rest of it."""
         if self._row is not None:
             self.settle(self._row.number, None)
         return self._take()
 
-    def _take(self) -> Dumped:
+    def _take(self) -> Dump:
         data = bytes(self._data)
         self._data.clear()
         if self._from_tcpdump:
-            return Dumped(data, self._time_ns, link_of(data), line=self._line)
-        return Dumped(data, None, line=self._line)
+            return Dump(data, self._time_ns, link_of(data), line=self._line)
+        return Dump(data, None, line=self._line)
 
     def settle(self, number: int, until: int | None) -> None:
         """End the last row at the offset `until` of line `number`; None: the dump ends."""
@@ -164,21 +165,21 @@ class _Packet:
         self._data += data
         self._due = row.offset + len(data)
 
-    def _repeat(self, row: Row, line: bytes, until: int | None) -> bytes:
+    def _repeat(self, row: Row, data: bytes, until: int | None) -> bytes:
         if until is None:
             raise CaptureError(f"line {row.number}: no offset after the * shows how often this repeats")
         size = until - row.offset
-        zeros = not any(line)
+        zeros = not any(data)
         if size > self._room[zeros]:
             cap = f"{MAX_ZEROS} zeros" if zeros else f"{MAX_REPEATED} bytes"
             raise CaptureError(f"line {row.number}: repeats to more than {cap}; dump without `*` lines (-v)")
         self._room[zeros] -= size
-        if size < len(line):
+        if size < len(data):
             raise CaptureError(f"line {row.number}: has more bytes than fit before the offset {until:#x}")
-        return (line * (size // len(line) + 1))[:size]
+        return (data * (size // len(data) + 1))[:size]
 
 
-def parse_rows(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_rows(lines: Iterable[Line]) -> Iterator[Dump]:
     """Yield the packets that rows show. Raises CaptureError where a line contradicts the offsets."""
     current: _Packet | None = None
     colon: bool | None = None

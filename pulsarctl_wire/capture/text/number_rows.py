@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 from typing import Final, Literal, NamedTuple
 
-from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
+from pulsarctl_wire.capture.text.dump import PIECE, Dump
+from pulsarctl_wire.capture.text.hex_dump import MAX_REPEATED, MAX_ZEROS
 from pulsarctl_wire.capture.text.lines import Line
-from pulsarctl_wire.capture.text.rows import MAX_REPEATED, MAX_ZEROS
 from pulsarctl_wire.errors import CaptureError
 
 Order = Literal["little", "big"]
@@ -52,17 +52,17 @@ class _Layout(NamedTuple):
     """The column of the body where the ASCII begins, or a very high one."""
 
 
-def parse_little(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_little(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse rows of numbers in little-endian order, that of most machines."""
     return _parse_words(lines, "little")
 
 
-def parse_big(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_big(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse rows of numbers in big-endian order."""
     return _parse_words(lines, "big")
 
 
-def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dumped]:
+def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dump]:
     rows = _read_rows(lines)
     sample = list(islice(rows, _SAMPLED))
     layout = _detect(sample)
@@ -85,7 +85,7 @@ def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dumped]:
         if expected not in (None, address):
             if address and not row.address.startswith("0x"):
                 raise CaptureError(f"line {row.line}: the address is {row.address}, expected {expected:#x}")
-            yield Dumped(bytes(data), None, line=first)
+            yield Dump(bytes(data), None, line=first)
             data.clear()
         first = first if data else row.line
         if row.body:
@@ -100,10 +100,10 @@ def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dumped]:
             data += content
             expected = address + len(content)
         if len(data) >= PIECE:
-            yield Dumped(bytes(data), None, more=True, line=first)
+            yield Dump(bytes(data), None, more=True, line=first)
             data.clear()
         row = following
-    yield Dumped(bytes(data), None, line=first)
+    yield Dump(bytes(data), None, line=first)
 
 
 def _address(row: _Row, layout: _Layout) -> int:

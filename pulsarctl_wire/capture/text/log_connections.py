@@ -7,14 +7,14 @@ from typing import Final
 from pulsarctl_wire.capture.halves import MASK, Half
 from pulsarctl_wire.capture.packets import FIN, Segment
 from pulsarctl_wire.capture.reassembly import MAX_CONNECTIONS, Reassembler
-from pulsarctl_wire.capture.text.dumped import Dumped, Flow, hole_size
+from pulsarctl_wire.capture.text.dump import Dump, LogConnection, hole_size
 from pulsarctl_wire.wire.frame import Event
 
 _PULSAR_PORTS: Final = {6650, 6651}
 _PIECE: Final = 64 * 1024  # bytes that are decoded at a time
 
 
-class Flows:
+class LogConnections:
     """The open connections of a log."""
 
     def __init__(self, reassembler: Reassembler) -> None:
@@ -24,24 +24,24 @@ class Flows:
         ] = {}  # of the segments of the near and the far end, by name
         self._number = 0
 
-    def add(self, dumped: Dumped, place: int) -> Iterator[list[Event]]:
+    def add(self, dump: Dump, place: int) -> Iterator[list[Event]]:
         """Yield the events of the bytes of a log, which are at `place`."""
-        assert dumped.flow is not None
-        name = dumped.flow.name
-        if dumped.is_last and name not in self._keys:
+        assert dump.connection is not None
+        name = dump.connection.name
+        if dump.is_last and name not in self._keys:
             return
-        keys = self._keys.pop(name, None) or self._open(dumped, place)
+        keys = self._keys.pop(name, None) or self._open(dump, place)
         self._keys[name] = keys
-        key = keys[dumped.is_inbound]
-        for start in range(0, len(dumped.data), _PIECE):
-            yield from self._send(key, dumped.data[start : start + _PIECE], 0, 0, dumped.time_ns, place)
-        if dumped.missing:
-            hole = hole_size(dumped, self._half(key).stream)
-            yield from self._send(key, b"", min(hole, MASK >> 1), 0, dumped.time_ns, place)
-        if dumped.is_last:
-            yield from self._send(key, b"", 0, FIN, dumped.time_ns, place)
+        key = keys[dump.is_inbound]
+        for start in range(0, len(dump.data), _PIECE):
+            yield from self._send(key, dump.data[start : start + _PIECE], 0, 0, dump.time_ns, place)
+        if dump.missing:
+            hole = hole_size(dump, self._half(key).stream)
+            yield from self._send(key, b"", min(hole, MASK >> 1), 0, dump.time_ns, place)
+        if dump.is_last:
+            yield from self._send(key, b"", 0, FIN, dump.time_ns, place)
         if len(self._keys) > MAX_CONNECTIONS:
-            yield from self._close_oldest(dumped.time_ns, place)
+            yield from self._close_oldest(dump.time_ns, place)
 
     def _half(self, key: bytes) -> Half:
         tcp = self._reassembler.connection(key)
@@ -64,34 +64,34 @@ class Flows:
         for key in self._keys.pop(name):
             yield from self._send(key, b"", 0, FIN, time_ns, place)
 
-    def _open(self, dumped: Dumped, place: int) -> tuple[bytes, bytes]:
+    def _open(self, dump: Dump, place: int) -> tuple[bytes, bytes]:
         """Begin a connection; return the keys of its segments, which have made-up addresses."""
-        flow = dumped.flow
-        assert flow is not None
+        log_connection = dump.connection
+        assert log_connection is not None
         self._number += 1
         near, far = ((self._number << 1 | side).to_bytes(16, "big") for side in (0, 1))
         keys = near + far + bytes(4), far + near + bytes(4)
-        is_near_client = _is_near_client(flow)
+        is_near_client = _is_near_client(log_connection)
         tcp = self._reassembler.new(
-            keys[dumped.is_inbound],
-            is_near_client is not dumped.is_inbound,
-            bool(flow.client),
-            dumped.time_ns,
+            keys[dump.is_inbound],
+            is_near_client is not dump.is_inbound,
+            bool(log_connection.client),
+            dump.time_ns,
             place,
         )
-        tcp.life.syns = int(bool(flow.client))
-        tcp.life.accepted = bool(flow.client)
-        ends = _describe(flow.near), _describe(flow.far)
+        tcp.life.syns = int(bool(log_connection.client))
+        tcp.life.accepted = bool(log_connection.client)
+        ends = _describe(log_connection.near), _describe(log_connection.far)
         connection = tcp.state.connection
         connection.client, connection.server = ends if is_near_client else ends[::-1]
         return keys
 
 
-def _is_near_client(flow: Flow) -> bool:
+def _is_near_client(log_connection: LogConnection) -> bool:
     """Return whether the near end is the client, by what the log says or by the ports."""
-    if flow.client:
-        return flow.client == "near"
-    near, far = _port_of(flow.near), _port_of(flow.far)
+    if log_connection.client:
+        return log_connection.client == "near"
+    near, far = _port_of(log_connection.near), _port_of(log_connection.far)
     if (near in _PULSAR_PORTS) != (far in _PULSAR_PORTS):
         return far in _PULSAR_PORTS
     return near >= far or not near  # the lower port is the server's more often than not

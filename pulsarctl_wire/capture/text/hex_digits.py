@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
+from pulsarctl_wire.capture.text.dump import PIECE, UNKNOWN_SIZE, Dump
 from pulsarctl_wire.capture.text.lines import Line, join_pieces
 from pulsarctl_wire.capture.text.times import time_in
 from pulsarctl_wire.errors import CaptureError
@@ -27,7 +27,7 @@ _EMBEDDED: Final = re.compile(
 _ROW_BEFORE: Final = re.compile(r"(?:^|\W|\\n)(?:0[xX])?[0-9A-Fa-f]{4,16}[:|]?\s+$")
 
 
-def parse_plain(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_hex_digits(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse a text of hex digits; a line may end between the two digits of a byte, as in a wrapped stream.
 
     Raises CaptureError at a typo.
@@ -40,7 +40,7 @@ def parse_plain(lines: Iterable[Line]) -> Iterator[Dumped]:
             continue
         tokens = _tokens(line)
         if tokens is None or not (has_digits or (tokens and _DECIMAL.search(line))):
-            _refuse_broken(number, line, 1 if has_digits else 4)
+            _reject_typos(number, line, 1 if has_digits else 4)
             continue
         has_digits = True
         for index, token in enumerate(tokens, 1):
@@ -53,23 +53,23 @@ def parse_plain(lines: Iterable[Line]) -> Iterator[Dumped]:
                 digits, edge = digits[:-1], digits[-1]
             data += bytes.fromhex(digits)
         if len(data) >= PIECE:
-            yield Dumped(bytes(data), None, more=True, line=first)
+            yield Dump(bytes(data), None, more=True, line=first)
             data.clear()
     if edge:
         raise CaptureError(f"line {last}: an odd number of hex digits")
     if has_digits:
-        yield Dumped(bytes(data), None, line=first)
+        yield Dump(bytes(data), None, line=first)
 
 
-def parse_embedded_hex(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_embedded_hex(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse the hex digits of at least 8 bytes in the lines of a log, a record each."""
     for number, line in join_pieces(lines):
         for match in _EMBEDDED.finditer(line):
             if _ROW_BEFORE.search(line, max(match.start() - 24, 0), match.start()):
                 break  # a row of a hex dump, which is read as such or not at all
             digits = re.sub("[ :-]", "", match[1])
-            missing = -1 if match[2] else 0
-            yield Dumped(bytes.fromhex(digits), time_in(line), missing=missing, line=number)
+            missing = UNKNOWN_SIZE if match[2] else 0
+            yield Dump(bytes.fromhex(digits), time_in(line), missing=missing, line=number)
 
 
 def _tokens(line: str) -> list[str] | None:
@@ -95,15 +95,15 @@ def _words(line: str) -> list[str]:
     return text.replace("\\x", " ").translate(_SEPARATORS).split()
 
 
-def _refuse_broken(number: int, line: str, share: int) -> None:
+def _reject_typos(number: int, line: str, ratio: int) -> None:
     """Raise CaptureError for a line of hex with a typo, which must not be taken for prose.
 
-    It has `share` times as many words of hex as others at least.
+    Such a line has at least `ratio` times as many words of hex as other words.
     """
     words = _words(line)
     wrong = [word for word in words if not _HEX.fullmatch(word.removeprefix("0x"))]
     good = len(words) - len(wrong)
-    if wrong and words[0] != wrong[0] and good >= max(_MIN_BYTES, share * len(wrong)):
+    if wrong and words[0] != wrong[0] and good >= max(_MIN_BYTES, ratio * len(wrong)):
         raise CaptureError(f"line {number}: {shorten(wrong[0])} is not hex")
 
 

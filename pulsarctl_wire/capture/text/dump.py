@@ -1,4 +1,4 @@
-"""What is read from a text: runs of bytes, each of a packet, of a connection in a log, or of neither."""
+"""Dumps: bytes that a text shows, of packets, of connections in a log, or of neither."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ PIECE: Final = 1 << 20
 """Bytes after which a dump is yielded in pieces; no packet is that long."""
 
 NO_TRAFFIC: Final = "neither a capture (pcap, pcapng), nor text that shows bytes, nor Pulsar frames"
-"""What a source is without any traffic."""
+"""The message for a source in which nothing is recognized."""
 
 MAX_REPEATS: Final = 1 << 20
 """Bytes that the `<repeats N times>` of gdb may stand for, of a whole text."""
@@ -20,7 +20,7 @@ UNKNOWN_SIZE: Final = -1
 """The size of a hole if the text does not say how much it leaves out."""
 
 
-class Flow(NamedTuple):
+class LogConnection(NamedTuple):
     """A connection in a log: its name there, and its ends as "address:port" ("": not in the log).
 
     `near` is the end that wrote the log. `client` is "near" or "far" if the log says which one it is.
@@ -33,8 +33,8 @@ class Flow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Dumped:
-    """The bytes of one packet or record of a text, or of the whole text if it has none; maybe in pieces."""
+class Dump:
+    """Bytes that a text shows: of a packet, a record of a log, or all of it. Long dumps come in pieces."""
 
     data: bytes
     time_ns: int | None
@@ -43,12 +43,12 @@ class Dumped:
     link: str = ""
     """What the bytes start with: "ethernet" or "ip" for tcpdump's packets; "": unknown."""
     more: bool = False
-    """Whether the bytes continue in the next `Dumped`."""
+    """Whether the bytes continue in the next `Dump`."""
     missing: int = 0
     """How many bytes the text leaves out after these, or `UNKNOWN_SIZE`."""
-    flow: Flow | None = None
+    connection: LogConnection | None = None
     is_inbound: bool = False
-    """Whether they went from the far end of the flow to the near one."""
+    """Whether they went from the far end of the connection to the near one."""
     is_last: bool = False
     """Whether the sender has closed the connection after these bytes."""
     line: int = field(default=0, compare=False)
@@ -68,10 +68,10 @@ class Repeats:
             raise CaptureError(f"line {line}: repeats to more than {MAX_REPEATS} bytes")
 
 
-def hole_size(dumped: Dumped, stream: FrameStream) -> int:
+def hole_size(dump: Dump, stream: FrameStream) -> int:
     """Return the bytes missing after a dump: if the text does not say, the rest of the frame that is open."""
-    if dumped.missing >= 0:
-        return dumped.missing
+    if dump.missing >= 0:
+        return dump.missing
     return max(stream.awaited - stream.held_bytes, 1)
 
 

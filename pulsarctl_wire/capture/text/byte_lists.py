@@ -8,16 +8,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pulsarctl_wire.capture.text.dumped import PIECE, UNKNOWN_SIZE, Dumped, Repeats
+from pulsarctl_wire.capture.text.dump import PIECE, UNKNOWN_SIZE, Dump, Repeats
+from pulsarctl_wire.capture.text.hex_digits import shorten
 from pulsarctl_wire.capture.text.lines import Line
-from pulsarctl_wire.capture.text.plain import shorten
 from pulsarctl_wire.capture.text.times import time_in
 from pulsarctl_wire.errors import CaptureError
 
 MIN_BYTES: Final = 4
 """Shorter lists are not taken for bytes."""
 
-_ALMOST: Final = 8  # values after which a list is almost one of bytes
+_MIN_BROKEN: Final = 8  # bytes from which a list that breaks off is reported
 _TOKEN: Final = re.compile(
     r"""(?P<space>[\s,;|]+|//.*|/\*.*?\*/)
     |(?P<cast>\((?:u?int8(?:_t)?|s?byte|(?:un)?signed\ char|char|Byte)\))
@@ -66,25 +66,25 @@ class _List:
         self.data.append(number)
         return True
 
-    def take(self, *, more: bool) -> Dumped:
+    def take(self, *, more: bool) -> Dump:
         """Take the values so far."""
         data = bytes(self.data)
         self.data.clear()
         self.has_yielded = True
-        return Dumped(data, self.time_ns, more=more, missing=0 if more else self.missing, line=self.line)
+        return Dump(data, self.time_ns, more=more, missing=0 if more else self.missing, line=self.line)
 
 
-def parse_lists(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_lists(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse lists of decimal numbers, or of hex ones with 0x or in angle brackets."""
     return _Lists(10).parse(lines)
 
 
-def parse_hex_lists(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_hex_lists(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse lists of hex numbers without prefixes, as Rust's `{:x?}` prints them."""
     return _Lists(16).parse(lines)
 
 
-def parse_bare_numbers(lines: Iterable[Line]) -> Iterator[Dumped]:
+def parse_bare_numbers(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse decimal numbers without brackets: lines that have nothing else, as `od -An -tu1` prints them."""
     return _Lists(10).parse(_add_brackets(lines))
 
@@ -114,8 +114,8 @@ class _Lists:
         self._count = 0
         self._repeats = Repeats()
 
-    def parse(self, lines: Iterable[Line]) -> Iterator[Dumped]:
-        """Yield the bytes of each list. Raises CaptureError if there is none, but almost one."""
+    def parse(self, lines: Iterable[Line]) -> Iterator[Dump]:
+        """Yield the bytes of each list. Raises CaptureError if all break off."""
         time_ns: int | None = None
         last = 0
         for number, line in lines:
@@ -138,7 +138,7 @@ class _Lists:
         if self._problem and not self._count:
             raise CaptureError(self._problem)
 
-    def _take(self, match: re.Match[str], number: int, time_ns: int | None) -> Iterator[Dumped]:
+    def _take(self, match: re.Match[str], number: int, time_ns: int | None) -> Iterator[Dump]:
         kind, current = match.lastgroup, self._open
         if kind == "open":
             self._drop(number, shorten(match[0]))
@@ -159,7 +159,7 @@ class _Lists:
         else:
             self._drop(number, shorten(match[0]))
 
-    def _close(self, current: _List) -> Iterator[Dumped]:
+    def _close(self, current: _List) -> Iterator[Dump]:
         self._open = None
         if current.has_yielded or len(current.data) >= MIN_BYTES:
             self._count += 1
@@ -170,7 +170,7 @@ class _Lists:
         current.data += current.data[-1:] * (times - 1)
 
     def _drop(self, number: int, token: str) -> None:
-        """Forget the open list, as something in it is no byte; note that if it is almost one of bytes."""
+        """Forget the open list at a token that is not a byte of it; if it is long, remember the problem."""
         current, self._open = self._open, None
         if current is None:
             return
@@ -180,5 +180,5 @@ class _Lists:
             problem = f"line {number}: the list of bytes ends at {token}, which is not a byte"
         if current.has_yielded:
             raise CaptureError(problem)
-        if len(current.data) >= _ALMOST:
+        if len(current.data) >= _MIN_BROKEN:
             self._problem = self._problem or problem
