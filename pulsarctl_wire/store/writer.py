@@ -13,7 +13,6 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from mmap import mmap
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +35,6 @@ _SEGMENT: Final = 1024 * 1024  # bytes of frames in a segment, or a little more
 _FIRST: Final = 64  # events of the first segment: something to look at
 _GROWTH: Final = 1024 * 1024  # frames by which the file of answers grows
 _MAX_ANSWERED: Final = 2**32
-_size_of: Final = attrgetter("size")
 
 
 class StoreWriter:
@@ -53,7 +51,7 @@ class StoreWriter:
         self._number = 1  # of the next frame
         self._pending: list[Event] = []
         self._pending_bytes = 0
-        self._compress = zstandard.ZstdCompressor(level=1).compress
+        self._compress = zstandard.ZstdCompressor(level=-1).compress
         self._index = open(directory / "index", "xb", buffering=0)  # noqa: SIM115  (closed by `finish`)
         self._file = 0
         self._stream = self._open()
@@ -69,7 +67,8 @@ class StoreWriter:
     def add(self, events: Sequence[Event]) -> None:
         """Add events; those of the last part of a segment can be read after the next `flush`."""
         self._pending += events
-        self._pending_bytes += sum(map(_size_of, events))
+        for event in events:  # compiled, this is much faster than a sum
+            self._pending_bytes += len(event.raw) if isinstance(event, Frame) else event.size
         self.count += len(events)
         if len(self._pending) >= (_EVENTS if self._written else _FIRST) or self._pending_bytes > _SEGMENT:
             self.flush()
