@@ -364,7 +364,7 @@ class Decoder:
                 if dump.time_ns is not None and dump.time_ns > self.last_ns:
                     self.last_ns = dump.time_ns
                 yield from connections.add(dump, self._place | before + dump.line)
-        elif files.is_capture(first[0].data):  # somebody dump a capture file
+        elif files.is_capture(first[0].data):  # somebody dumped a capture file
             pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
         elif not shows_packets(first):

@@ -68,7 +68,8 @@ def _break_line(line: str, keep: int) -> Iterator[str]:
     while len(line) - start > _LONGEST + keep:
         end = start + _LONGEST
         position = max(line.rfind(sign, start + 1, end) for sign in _BREAKS)
-        position = len(line[:position].rstrip("\\")) if line[position] == "\\" else position
+        if position > start and line[position] == "\\":  # not in the middle of \\\\
+            position = start + len(line[start:position].rstrip("\\"))
         stop = position if position > start else end
         yield line[start:stop]
         start = stop
