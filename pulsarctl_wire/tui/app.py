@@ -308,7 +308,7 @@ class PwireApp(App[None]):
             "filter": 'command == "SEND" and total_size > 1000',
             "search": f"text in lines; Enter: {self._jumps.text}" if self._jumps.text else "text in lines",
             "go": "the number of a frame",
-            "save": f"save {len(self._frames.lines.selected)}: FILE.pcapng, .jsonl, .send or .py; or replay: pulsar://HOST:6650",
+            "save": f"save {len(self._frames.lines.selected)} to FILE.pcapng, .jsonl, .send or .py, or to pulsar://HOST:6650",
         }[mode]
         self._input.add_class("open")
         self.set_focus(self._input)  # at once: keys that follow are for it
