@@ -20,17 +20,17 @@ from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 from pulsarctl_wire.wire.session.state_data import Owner, Request
 
 MAX_SKEW_MS: Final = 60_000
-"""A publish time that differs by more from the time of the capture is noticed, in ms."""
+"""Maximum difference between publish time and capture time that is not noticed, in ms."""
 REPLICATOR: Final = "pulsar.repl"
 """Prefix of the names of replicating producers: they send what others have numbered, named and timed."""
 MAX_SMALL_FLOWS: Final = 50
-"""FLOWs in a row that grant less than a tenth of the first one, until they are noticed."""
+"""How many FLOWs in a row must grant less than a tenth of the first one to be noticed."""
 MAX_MISTAKES: Final = 64
 """Maximum number of mistakes on a connection whose outcome is awaited."""
 
 _LARGE_QUEUE: Final = 20  # permits of a first FLOW: smaller queues may be filled one by one
 _CONFIRMED_ACKS: Final = 17  # the protocol version that introduced ACK_RESPONSE
-_GREETING: Final = 4  # frames from a client that are looked at until CONNECT
+_FIRST_FRAMES: Final = 4  # how many frames of a client are checked while its CONNECT is missing
 _NO_LIVES: Final[dict[Owner, OwnerLife]] = {}
 _NO_IDS: Final[dict[str, int]] = {}
 _FAMILIES: Final = ("request", "lookup")  # of request ids (`commands.REQUESTS`)
@@ -45,9 +45,10 @@ class Mistake(NamedTuple):
 
 
 class Reuse(NamedTuple):
-    """A request whose id an earlier one has that is not answered yet.
+    """A request with the id of an `earlier` request that is not answered yet.
 
-    `is_rising`: so far, the ids of each family have only risen, as those of a client with two counters do.
+    `is_same_family`: both ids are of lookups, or both of other requests. `is_rising`: so far, the ids of each
+    family have only risen, as those of a client with two counters do.
     """
 
     earlier: Sighting
@@ -100,7 +101,7 @@ class Direction:
 
 
 SILENT: Final = Direction()
-"""Both directions of connections without an event."""
+"""Stands for each direction of a connection until its first event."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -146,7 +147,7 @@ class ConductState(SightedState):
         kind = frame.type
         if 0 <= kind < len(_OPPOSITE) and _OPPOSITE[kind] == frame.to_broker:
             self.notice("wrong_way", frame)
-        if self._lossy and frame.to_broker and ordinal < _GREETING:
+        if self._lossy and frame.to_broker and ordinal < _FIRST_FRAMES:
             self.doctor.on_moment("before_connect", self, frame, ordinal)
 
     # -- requests, and the producers and consumers that they open
@@ -238,7 +239,7 @@ class ConductState(SightedState):
     # -- SEND, FLOW, MESSAGE and ACK
 
     def check_send(self, frame: Frame, head: Head, producer: Producer | None, send: Send) -> None:
-        """Notice what the numbers, the name and the time of a SEND contradict."""
+        """Notice a SEND whose numbers, name or time contradict each other or what came before."""
         self.sent_count += 1
         if self.first_send is None:
             self.first_send = send
@@ -254,7 +255,7 @@ class ConductState(SightedState):
             self.notice("odd_send", frame, producer, send)
 
     def check_ack(self, frame: Frame, consumer: Consumer | None) -> None:
-        """Notice an ACK of the wrong kind, with what was not agreed on, or for nobody."""
+        """Notice an ACK of the wrong kind, with a field that is too new, or without an open consumer."""
         ids = frame.ids
         if consumer is None:
             self.notice("not_open", frame, (True, ids.owner))
@@ -264,7 +265,7 @@ class ConductState(SightedState):
             self.notice("too_new", frame, "ACK with a request id", _CONFIRMED_ACKS)
 
     def check_flow(self, frame: Frame, consumer: Consumer | None, permits: int) -> None:
-        """Notice a FLOW of no permits, or too many, or for nobody."""
+        """Notice a FLOW without an open consumer, of no or too many permits, or one of many small ones."""
         if consumer is None:
             self.notice("not_open", frame, (True, frame.base.flow.consumer_id))  # type: ignore[union-attr]
         elif permits <= 0 or permits > MAX_PERMITS:
@@ -277,7 +278,10 @@ class ConductState(SightedState):
             consumer.small_flows = 0
 
     def check_first_delivery(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
-        """Notice a MESSAGE that the consumer did not ask for, before it counts."""
+        """Notice a MESSAGE before any FLOW, or an entry that comes again although nobody asked for it.
+
+        Must be called before `highest_delivered` is raised to `entry`.
+        """
         if not consumer.flow_count and consumer.success is not None:
             self.notice("ungranted", frame, consumer)
         if entry <= consumer.highest_delivered and not (consumer.is_shared or consumer.redeliveries):
@@ -292,11 +296,11 @@ def is_miscounted(count: int, head: Head) -> bool:
 _OPPOSITE: Final = [
     not TO_BROKER[kind] if kind in TO_BROKER else None for kind in range(max(NUMBERS.values()) + 1)
 ]
-"""By type number: the direction that the command never goes, True to the broker; None if it goes both."""
+"""Type number -> the direction in which it is never sent (True: to the broker); None if there is none."""
 
 _SEEK: Final = NUMBERS["SEEK"]
 _UNASKED: Final = {
     NUMBERS[name]
     for name in ("SCALABLE_TOPIC_UPDATE", "WATCH_SCALABLE_TOPICS_UPDATE", "WATCH_TC_ASSIGNMENTS_UPDATE")
 }
-"""Answers that come again and again, of which only the first answers a request."""
+"""Answers that brokers go on sending unasked: only the first one answers a request."""

@@ -89,9 +89,9 @@ class Doctor(Sink):
         self._proofs: dict[Sighting, str] = {}  # frames that prove a finding, and the rule that said so last
         self._topics: set[tuple[str, str | None]] = set()  # rules that have findings, and their topics
         self._latest_reports: dict[int, int] = {}
-        """After how many frames the latest finding that a hole may withdraw was reported.
+        """The frame count when the latest finding that a hole may withdraw was reported.
 
-        By connection; `_ALL` has those of rules that rely on all connections.
+        By connection index; `_ALL` is the key for rules that rely on all connections.
         """
         self._rules = [rule(self) for rule in rules]
         self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
@@ -280,7 +280,7 @@ class Doctor(Sink):
     def is_explained(
         self, rule: Rule, sightings: Iterable[Sighting], topic: str | None, causes: Iterable[str]
     ) -> bool:
-        """Return whether a frame proves a finding of another rule, or a cause has a finding on the topic."""
+        """Return whether a frame proves a finding of another rule, or one of `causes` has one on `topic`."""
         return any((cause, topic) in self._topics for cause in causes) or any(
             self._proofs.get(sighting, rule.id) != rule.id for sighting in sightings
         )
@@ -337,14 +337,16 @@ class Doctor(Sink):
     def _withdraw(self, state: CheckState, gap: Gap) -> None:
         """Drop findings that were reported while the bytes of a hole were already missing."""
         last = state.direction(gap.to_broker).last
-        since = last.number if last is not None else 0
-        scopes = [key for key in (_ALL, state.connection.index) if self._latest_reports.get(key, 0) > since]
+        last_number = last.number if last is not None else 0
+        scopes = [
+            key for key in (_ALL, state.connection.index) if self._latest_reports.get(key, 0) > last_number
+        ]
         if not scopes:
             return
-        self._latest_reports |= dict.fromkeys(scopes, since)
+        self._latest_reports |= dict.fromkeys(scopes, last_number)
         for key, finding in list(self.findings.items()):
             relies_on = self._relies_on[finding.rule]
-            if relies_on == FRAME or finding.frames_at_report <= since:
+            if relies_on == FRAME or finding.frames_at_report <= last_number:
                 continue
             if relies_on == CAPTURE or finding.connection is state.connection:
                 del self.findings[key]
@@ -352,7 +354,7 @@ class Doctor(Sink):
 
 
 def _make_ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
-    """Return the ending of a connection of whose packets nothing is known.
+    """Return the ending of a connection whose packets were not seen, as in live traffic.
 
     `by_broker` is None if it is still open.
     """

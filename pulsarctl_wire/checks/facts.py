@@ -22,7 +22,7 @@ MAX_NAMES: Final = 16_384
 """Maximum number of topics, subscriptions and producer names that are remembered."""
 
 MAX_OWNERS: Final = 1_024
-"""Maximum number of open producers of a name, or consumers of a subscription, once closed ones are out."""
+"""Maximum number of producers of a name, or consumers of a subscription, after closed ones are removed."""
 
 MAX_UNACKED: Final = 262_144
 """Maximum number of unacknowledged entries that are remembered for all consumers together."""
@@ -254,9 +254,9 @@ class Subscription(OwnedName):
         self.keep_ns = keep_ns
         self.highest_delivered: Entry = NOWHERE
         self.highest_acked: Entry = NOWHERE
-        self._last_ack: Sighting | None = None  # the ACK that raised it last
+        self._last_ack: Sighting | None = None  # the ACK that raised `highest_acked` last
         self._acks: list[tuple[Sighting, Entry]] = []
-        self._last_kept_ns = 0  # time of the last one
+        self._last_kept_ns = 0  # time of the last ACK in `_acks`
 
     def record_ack(self, entry: Entry, ack: Sighting) -> None:
         """Record an ACK and the highest entry that it acknowledges."""
@@ -272,16 +272,16 @@ class Subscription(OwnedName):
             del acks[0]
 
     def find_ack_past(self, entry: Entry, until_ns: int) -> Sighting | None:
-        """Return the first kept ACK of an entry above `entry`; None if there is none until `until_ns`."""
-        past = next((ack for ack, highest in self._acks if highest > entry), None)
-        if past is None and self.highest_acked > entry:
-            past = self._last_ack
-        return past if past is not None and past.time_ns <= until_ns else None
+        """Return the first known ACK of an entry above `entry`; None if there is none up to `until_ns`."""
+        first_ack = next((ack for ack, highest in self._acks if highest > entry), None)
+        if first_ack is None and self.highest_acked > entry:
+            first_ack = self._last_ack
+        return first_ack if first_ack is not None and first_ack.time_ns <= until_ns else None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Facts:
-    """The facts of all connections. `has_all_bytes`: none that speaks Pulsar has missed bytes.
+    """The facts of all connections. `has_all_bytes`: no byte was missed that may have been Pulsar's.
 
     keep_ns     how long acknowledgements are remembered
     quiet_ns    a consumer without FLOW and MESSAGE for this long is stalled
@@ -303,7 +303,7 @@ class Facts:
         self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
 
     def match_send(self, checksum: bytes, to_broker: bool) -> bool:
-        """Return whether a MESSAGE's checksum was seen in a SEND; record a SEND's, and return False."""
+        """Record a SEND's checksum (`to_broker`), or return whether a MESSAGE's was seen in a SEND."""
         if not to_broker:
             return checksum in self._checksums
         self._checksums[checksum] = None

@@ -36,8 +36,8 @@ class Sighting:
     ordinal     among the frames of its connection and direction, from 0; -1 if it is no frame
     type        the command's type number; -1 if it is no frame
     time_ns     ns since the epoch; 0 if unknown
-    packet      number of the packet that completed it, or for findings that tables keep its place (see
-                `PACKET_OFFSET_BITS`); 0 if unknown
+    packet      number of the packet that completed it; 0 if unknown. In findings from tables: the number of
+                its file and the packet's offset (see `PACKET_OFFSET_BITS`)
     checksum_cause   why its checksum is wrong, in words; "" if it is right, or if its bytes are not there
     """
 
@@ -92,7 +92,7 @@ class Evidence(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """Why the checksum is wrong, if that is the reason. Not part of it: tables do not have the bytes."""
+        """Why the checksum is wrong, if that is the reason. Not in `reason`, as tables lack the bytes."""
         return self.sighting.checksum_cause if self.reason == WRONG_CHECKSUM else ""
 
     @property
@@ -109,8 +109,8 @@ class Finding:
     first_ns      since when, ns since the epoch; 0 if the source has no times
     last_ns       when it happened last
     count         how often
-    explanation   one sentence
-    advice        one more
+    explanation   what is wrong, in one sentence; after a mistake, also what the other side did about it
+    advice        what to do, in one sentence
     cause         what it has in common with findings of the same cause (`Rule.cause`)
     others        of a finding that stands for several (`folding.fold`): the others
     """

@@ -34,7 +34,7 @@ class Folder:
         self._count = 0
 
     def find_group(self, finding: Finding) -> int:
-        """Return the number of the finding's cause; a new one is the number of causes so far."""
+        """Return the number of a finding's cause; a new cause gets the next number, counted from 0."""
         key = (finding.rule, finding.certainty, *finding.cause)
         number, last_ns = self._groups.get(key, (self._count, finding.first_ns))
         if finding.first_ns - last_ns > NEAR:

@@ -36,7 +36,7 @@ MAX_REDELIVERED: Final = 4_096
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SightedState(LedgerState):
-    """A connection's state as its consumers, its producers and reports about them need it.
+    """The part of a connection's state that its consumers, its producers and their findings use.
 
     has_all_bytes    no byte was missed that may have been Pulsar's
     facts            what is known over all connections
@@ -207,7 +207,7 @@ class Consumer(ConsumerLedger):
                 self.subscription_facts.highest_delivered = entry
 
     def make_delivered(self, count: int, frame: Frame) -> Delivered:
-        """Return the entry, `count` messages, that `frame` has delivered. Overrides the parent's method."""
+        """Return the delivery of an entry with `count` messages by `frame`. Overrides the parent's method."""
         delivery = UnackedDelivery(
             count, self.state.sighting, is_chunk=self.state.is_chunk, is_intact=frame.checksum != "invalid"
         )
@@ -243,7 +243,7 @@ class UnackedDelivery(Delivered):
         self.is_chunk = is_chunk
         self.is_intact = is_intact  # its checksum was right when it was seen
         self.is_reported_hole = False  # by the rule `AckHole`
-        self.is_repeat = False  # somebody had it before, and asked for it again
+        self.is_repeat = False  # its redelivery_count is above 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -270,7 +270,8 @@ class Producer(ProducerLedger):
         self.send_count = self.answer_count = 0
         self.has_receipt = False
         self.access_mode = 0  # ProducerAccessMode
-        self.highest = self.highest_used = -1  # sequence id that it has sent, also those inside of batches
+        self.highest = -1  # sequence id of its SENDs
+        self.highest_used = -1  # sequence id of its SENDs, or inside of their batches
         self.life: OwnerLife | None = None
         self.request: Sighting | None = None  # PRODUCER
         self.last_send: Send | None = None
@@ -282,7 +283,7 @@ class Producer(ProducerLedger):
         return Subject(self.topic, producer_id=self.producer_id, sequence_id=sequence)
 
     def identify(self, name: str) -> Publisher | None:
-        """Look up the facts of its topic and name; return None if its topic is unknown."""
+        """Look up its topic and `name` in the facts; return the name's, or None if its topic is unknown."""
         if self.topic is None:
             return None
         facts = self.state.facts

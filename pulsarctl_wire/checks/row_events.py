@@ -74,7 +74,7 @@ _WITH_IDS: Final = {SEND, SEND_RECEIPT, MESSAGE, ACK}
 _MASK_64: Final = 2**64 - 1
 _UNKNOWN: Final = re.compile(r"UNKNOWN\((\d{1,10})\)")
 _REDACTED: Final = re.compile(r"\[redacted(: \d+ bytes)?\]")
-_MADE_UP: Final = "AAAA"  # in place of a credential or a text that tables do not have; valid as base64, too
+_PLACEHOLDER: Final = "AAAA"  # for a credential or a text that tables do not have; valid as base64, too
 _UNKNOWN_FIELD: Final = "unknown_field_"
 _TYPE_SIZE: Final = 2  # bytes of a command that has only its type
 _DOUBTFUL_FIELD: Final = {"unknown_field_1000": 0}  # makes `credentials.is_doubtful` true
@@ -134,7 +134,7 @@ class RowFrame(Frame):
         self._metadata = metadata
 
     def encode_head(self) -> bytes:
-        """Return bytes that stand for those of a SEND before its payload: equal ones if it was sent twice."""
+        """Return bytes in place of those before the payload of a SEND: the same ones if it was sent twice."""
         head, ids = self._head, self._ids
         if head is not None and head.is_plain and ids is not None:
             sizes = f"{head.unpacked} {head.codec} {head.batch} {self.checksum == 'absent'}"
@@ -150,7 +150,7 @@ class RowFrame(Frame):
 
 
 def read_rows(batches: Iterable[Any]) -> Iterator[Columns]:
-    """Yield the rows of Arrow batches, with one more column: `is_rare`, whether any of `_RARE` is there."""
+    """Yield the rows of Arrow batches, with one more column: `is_rare`, whether `_RARE` has a value."""
     for batch in batches:
         for start in range(0, len(batch), _MAX_ROWS):
             part = batch.slice(start, _MAX_ROWS)
@@ -406,15 +406,15 @@ _NUMBER_COLUMNS: Final = (
 def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
     """Return the fields of a command with placeholders for credentials; tokens expire at `expiry_ns`.
 
-    If anything else was redacted, all of the command counted as credentials (`credentials.is_doubtful`); an
-    unknown field makes that so again.
+    If anything else was redacted, the original command was doubtful (`credentials.is_doubtful`); an unknown
+    field is added, so that the new one is doubtful, too.
     """
-    token = _MADE_UP if expiry_ns is None else as_base64(_make_token(expiry_ns))
-    doubtful: list[str] = []
+    token = _PLACEHOLDER if expiry_ns is None else as_base64(_make_token(expiry_ns))
+    doubtful_names: list[str] = []
 
     def replace(name: str, value: Any) -> Any:
         if isinstance(value, dict):
-            doubtful.extend(key for key in value if key.startswith(_UNKNOWN_FIELD))
+            doubtful_names.extend(key for key in value if key.startswith(_UNKNOWN_FIELD))
             return {
                 key: replace(key, part) for key, part in value.items() if not key.startswith(_UNKNOWN_FIELD)
             }
@@ -422,13 +422,13 @@ def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[
             return [replace(name, part) for part in value]
         if isinstance(value, str) and _REDACTED.fullmatch(value):
             if name in METHODS:
-                return token if name == "auth_data" else _MADE_UP
-            doubtful.append(name)
-            return _MADE_UP
+                return token if name == "auth_data" else _PLACEHOLDER
+            doubtful_names.append(name)
+            return _PLACEHOLDER
         return value
 
     result: dict[str, Any] = replace("", fields)
-    return result | _DOUBTFUL_FIELD if doubtful else result
+    return result | _DOUBTFUL_FIELD if doubtful_names else result
 
 
 def _make_token(expiry_ns: int) -> bytes:

@@ -8,8 +8,9 @@ the methods that it defines:
                   has tracked the frame
     moments       on_NAME(state, frame, ...) for each NAME of `MOMENTS` that it defines
     on_opened(state), on_closed(state, ending), on_lost(state, event)
-    on_consumer_due(consumer, now_ns), on_producer_due(producer, now_ns)    now and then, and when they end
-    on_due(now_ns), on_finished()                                           now and then; at the end of all
+    on_consumer_due(consumer, now_ns), on_producer_due(producer, now_ns)    now and then, and when it closes
+    on_due(now_ns)                                                          now and then
+    on_finished()                                                           at the end of all traffic
 
 Rules call `report` as soon as they are sure.
 """
@@ -114,7 +115,7 @@ class Reporter(Protocol):
     def is_explained(
         self, rule: "Rule", sightings: Iterable[Sighting], topic: str | None, causes: Iterable[str]
     ) -> bool:
-        """Return whether a frame proves a finding of another rule, or a cause has a finding on the topic."""
+        """Return whether a frame proves a finding of another rule, or one of `causes` has one on `topic`."""
 
     def withdraw(self, rule: "Rule", state: SightedState, subject: Subject) -> None:
         """Drop a finding."""
@@ -285,7 +286,7 @@ def read_paragraphs(rule: type[Rule]) -> dict[str, str]:
 
 
 def split_paragraphs(text: str, labels: Collection[str]) -> dict[str, str]:
-    """Return the paragraphs of a docstring that begin with one of `labels` by it, and all others by ""."""
+    """Return the paragraphs of a docstring by their label, one of `labels`; "" has all others, joined."""
     paragraphs: dict[str, str] = {}
     for block in inspect.cleandoc(text).split("\n\n"):
         words = " ".join(block.split())

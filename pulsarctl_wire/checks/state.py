@@ -125,18 +125,20 @@ class CheckState(ConductState):
                     direction.last_heard_ns = time_ns
 
     def is_unanswered(self, ping: Sighting) -> bool:
-        """Return whether the receiver of a PING has sent nothing after it, neither by order nor by time."""
+        """Return whether the receiver of a PING has sent nothing since, by frame number and by time."""
         direction = self.direction(not ping.to_broker)
         return ping.number > direction.last_heard and ping.time_ns > direction.last_heard_ns
 
     def direction(self, to_broker: bool) -> "Direction":
-        """Return one direction."""
+        """Return what was seen in one direction."""
         return self.to_broker if to_broker else self.to_client
 
     def _may_be_pulsar(self, event: Event) -> bool:
-        """Return whether these bytes may be Pulsar's: frames came before, or nothing else did.
+        """Return whether the bytes of a gap or malformed stretch may be Pulsar's.
 
-        A keep-alive probe of TCP, captured before anything else of its side, looks like a hole of one byte.
+        After frames, they may unless they are of another protocol. Before any frame, they may unless the
+        connection began with bytes that are no frame. A keep-alive probe of TCP, captured before anything
+        else of its side, looks like a hole of one byte.
         """
         if isinstance(event, Gap) and event.size == 1 and not event.offset:
             return False
@@ -171,12 +173,13 @@ class CheckState(ConductState):
     def _ledger(self, producer: int) -> ProducerLedger:
         previous = self.producers.get(producer)
         ledger = super()._ledger(producer)
-        new = Producer(self, producer, ledger.topic)
+        new_ledger = Producer(self, producer, ledger.topic)
         if isinstance(previous, Producer):
-            new.access_mode, new.epoch, new.request = previous.access_mode, previous.epoch, previous.request
-            new.life = previous.life
-        self.producers[producer] = new
-        return new
+            new_ledger.access_mode, new_ledger.epoch = previous.access_mode, previous.epoch
+            new_ledger.request = previous.request
+            new_ledger.life = previous.life
+        self.producers[producer] = new_ledger
+        return new_ledger
 
     def _open(self, frame: Frame, body: Any) -> None:
         super()._open(frame, body)
@@ -461,14 +464,14 @@ class CheckState(ConductState):
         super().end()
 
     def _drop(self, producer: Producer) -> None:
-        """Free a producer's name."""
+        """Remove a producer from the owners of its name."""
         if producer.publisher is not None:
             producer.publisher.drop(producer)
 
 
 _LARGEST_ID: Final = 2**63 - 1
 LARGEST_HEAD: Final = 8_192
-"""Maximum bytes of a SEND before its payload that are remembered; of longer ones, nothing is."""
+"""Maximum size of the bytes before the payload of a SEND; if there are more, none are remembered."""
 _SEND: Final = NUMBERS["SEND"]
 _ERROR: Final = NUMBERS["ERROR"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]

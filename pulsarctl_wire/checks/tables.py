@@ -44,7 +44,7 @@ class TableState(CheckState):
         )
 
     def identify_entry(self, frame: Frame) -> bytes:
-        """Return bytes that the SEND and the MESSAGE of an entry share, if anything is wrong with it.
+        """Return bytes that the SEND and the MESSAGE of a bad entry have in common; unique ones for others.
 
         Overrides the parent's method.
         """
@@ -112,7 +112,7 @@ class _Cluster:
 
 
 def _read_connection(rows: Columns, row: int) -> int:
-    """Return the number of a row's connection; -1 if it has none, which no capture has."""
+    """Return the number of a row's connection; if it has none, -1, which is no number of a capture."""
     number = rows["connection"][row]
     return -1 if number is None else number
 
@@ -136,7 +136,7 @@ def _make_ending(rows: Columns, row: int, state: CheckState) -> EndedConnection:
 
 
 def diagnose(batches: Iterable[Any], thresholds: Thresholds = DEFAULTS) -> Iterator[dict[str, Any]]:
-    """Yield the findings in rows, which are ordered by cluster, then as they were captured.
+    """Yield a row for each finding. The rows of `batches` are ordered by cluster, then as they were captured.
 
     `batches` are Arrow's, with the columns `row_events.COLUMNS` and `row_events.METADATA`, and those of
     `reports.findings` that say where a frame is and what TCP did. Raises CaptureError for impossible values.

@@ -37,7 +37,7 @@ _CERTIFICATE, _KEY = "ca.pem", "ca-key.pem"
 _CA_LIFE: Final = timedelta(days=3653)
 _LIFE: Final = timedelta(days=365)
 _PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-_BEFORE: Final = timedelta(days=1)
+_CLOCK_SKEW: Final = timedelta(days=1)
 """How far clients' clocks may be behind ours."""
 
 
@@ -238,7 +238,7 @@ def _start_certificate(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BEFORE)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + life)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

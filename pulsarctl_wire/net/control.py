@@ -2,7 +2,7 @@
 
     {"do": "fault-add", "fault": "drop …"}   {"number": 2}
     {"do": "fault-list"}   {"faults": [{"number": 2, "fault": "…", "matched": 3, "hits": 1}, …]}
-    {"do": "fault-wait", "number": 2, "hits": 3, "timeout": 30}   the same of this fault, once it has 3 hits
+    {"do": "fault-wait", "number": 2, "hits": 3, "timeout": 30}   the fault, as in a list, once it has 3 hits
     {"do": "fault-remove", "number": 2}      {}
     {"do": "fault-clear"}                    {}
     {"do": "held-list"}   {"held": [{"number": 5, "connection": 0, "to_broker": true, "data": "…", …}, …]}
@@ -25,7 +25,7 @@ from typing import Any, Final
 from pulsarctl_wire.errors import RequestTimeout, SettingsError, Unreachable, WireError
 
 LONGEST: Final = 8 * 1024 * 1024
-"""Maximum bytes of a line."""
+"""Maximum bytes of a request."""
 
 _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Maximum bytes of an answer: the state of a broker with tens of thousands of topics."""
@@ -67,7 +67,7 @@ class Control:
         self._path = path
         self._answer = answer
         self._server: asyncio.Server | None = None
-        self._served: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def open(self) -> None:
         """Start listening. Raises SettingsError if that fails."""
@@ -85,14 +85,14 @@ class Control:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._served[task] = writer
+        self._connections[task] = writer
         # ValueError: the line is too long
         with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while line := await reader.readline():
                 writer.write(json.dumps(await self._reply(line)).encode() + b"\n")
                 await writer.drain()
         writer.close()
-        del self._served[task]
+        del self._connections[task]
 
     async def _reply(self, line: bytes) -> dict[str, Any]:
         try:
@@ -115,11 +115,11 @@ class Control:
             self._server.close()
             with suppress(OSError):
                 self._path.unlink()
-            for task, writer in self._served.items():
+            for task, writer in self._connections.items():
                 writer.close()
                 task.cancel()  # it may wait for a fault
-            if self._served:
-                await asyncio.wait(self._served, timeout=1)
+            if self._connections:
+                await asyncio.wait(self._connections, timeout=1)
 
 
 def _bind(path: Path) -> socket.socket:

@@ -25,30 +25,30 @@ class FaultHost(Protocol):
         """Apply the changed faults to all connections."""
 
 
-async def answer_faults(running: FaultHost, faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request about the faults of `running`; return the answer. Raises WireError."""
-    do = request.get("do")
-    if do == "fault-list":
+async def answer_faults(host: FaultHost, faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a request about the faults of `host`; return the answer. Raises WireError."""
+    action = request.get("do")
+    if action == "fault-list":
         return {"faults": [_describe(active_fault) for active_fault in faults.list_active()]}
-    if do == "fault-wait":
+    if action == "fault-wait":
         return await _wait(faults, request)
-    if do == "held-list":
+    if action == "held-list":
         return {"held": [_describe_held(held) for held in faults.held.list()]}
     answer = {}
-    if do == "fault-add":
-        answer = {"number": _add(running, faults, str(request.get("fault", "")))}
-    elif do == "fault-remove":
+    if action == "fault-add":
+        answer = {"number": _add(host, faults, str(request.get("fault", "")))}
+    elif action == "fault-remove":
         number = _find(faults, request).number
         faults.remove(number)
-        running.note(f"fault #{number} was removed")
-    elif do == "fault-clear":
+        host.note(f"fault #{number} was removed")
+    elif action == "fault-clear":
         faults.clear()
-        running.note("all faults were removed")
-    elif do == "held-decide":
+        host.note("all faults were removed")
+    elif action == "held-decide":
         _decide(faults, request)
     else:
-        raise SettingsError(f"{do}: not one of {', '.join(FAULT_REQUESTS)}")
-    running.renew_faults()
+        raise SettingsError(f"{action}: not one of {', '.join(FAULT_REQUESTS)}")
+    host.renew_faults()
     return answer
 
 
@@ -96,13 +96,13 @@ def _decide(faults: Faults, request: Mapping[str, Any]) -> None:
         raise SettingsError(f"frames and answers must be lists of hex digits: {error}") from None
 
 
-def _add(running: FaultHost, faults: Faults, text: str) -> int:
+def _add(host: FaultHost, faults: Faults, text: str) -> int:
     from pulsarctl_wire.faults.text import format_fault, parse_fault
 
     fault = parse_fault(text)
     seed = "" if faults else f"; seed {faults.seed}"
     number = faults.add(fault)
-    running.note(f"fault #{number}: {format_fault(fault)}{seed}")
+    host.note(f"fault #{number}: {format_fault(fault)}{seed}")
     return number
 
 
@@ -124,7 +124,7 @@ async def _wait(faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"timeout={seconds}: it must be a number of seconds")
     hit_or_change = asyncio.Event()
 
-    async def reached() -> None:
+    async def wait_for_hits() -> None:
         while active_fault.hits < hits:
             await hit_or_change.wait()
             hit_or_change.clear()
@@ -136,7 +136,7 @@ async def _wait(faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
     active_fault.watchers.append(hit_or_change.set)
     try:
         if active_fault.hits < hits:
-            await asyncio.wait_for(reached(), seconds)
+            await asyncio.wait_for(wait_for_hits(), seconds)
     except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
         text = f"fault {active_fault.number} had {active_fault.hits} of {hits} hits after {seconds:g} seconds"
         raise RequestTimeout(text) from None

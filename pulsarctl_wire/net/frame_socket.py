@@ -87,6 +87,7 @@ class FrameSocket(Driver, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection has ended."""
         protocol = self.protocol
+        # `failure`: our side closes the connection; `to_broker`: our side is the broker
         by_broker = bool(protocol.failure) == protocol.to_broker
         plain = exc is None or isinstance(exc, (ConnectionResetError, BrokenPipeError))
         protocol.end("" if plain else f"the connection broke: {exc}")

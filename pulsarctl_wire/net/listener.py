@@ -41,7 +41,7 @@ class Listener:
     _accepting: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
     def serve(self, sock: socket.socket, admit: Callable[[], Make | None]) -> None:
-        """Accept connections at `sock`, which listens. `admit` is called for each; None resets it."""
+        """Accept connections at `sock`, which listens. Those that `admit()` returns None for are reset."""
         self.sockets.append(sock)
         self._accepting.append(asyncio.create_task(self._accept(sock, admit)))
 

@@ -119,7 +119,7 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
             self._fail_too_large(stream.awaited)
         elif 0 < stream.awaited < _SMALLEST_FRAME:
             self.fail(f"{self._sender} announced a frame of {stream.awaited} bytes, too few for a command")
-        elif 0 < stream.awaited <= stream.held_bytes:  # it waits for more, to tell another protocol
+        elif 0 < stream.awaited <= stream.held_bytes:  # the stream waits to recognize another protocol
             self.fail(f"{self._sender} sent bytes that are not a frame: its sizes do not fit together")
 
     def send(self, data: bytes) -> None:
@@ -178,7 +178,7 @@ class _Request(NamedTuple):
     """A request that waits for its answer: its type, the topic it is about, its deadline (None: no limit)."""
 
     type: int
-    about: str
+    topic: str
     deadline: int | None
     seconds: float
 
@@ -224,7 +224,7 @@ class ClientProtocol(FrameProtocol):
         )
         self._wait_for(HANDSHAKE, NUMBERS["CONNECT"], "", now, seconds)
         if self.failure:  # it was closed before
-            self._finish(HANDSHAKE, error=self._make_no_answer())
+            self._finish(HANDSHAKE, error=self._make_unanswered_error())
         else:
             self._out.append(build_frame(command))
 
@@ -260,7 +260,7 @@ class ClientProtocol(FrameProtocol):
                 return
         self._events.append(Challenge())
 
-    def _make_no_answer(self) -> Unreachable:
+    def _make_unanswered_error(self) -> Unreachable:
         """Return the error for a broker that closes the connection after CONNECT without an answer."""
         hint = "perhaps it wants a client certificate"
         if not self._tls:
@@ -287,9 +287,9 @@ class ClientProtocol(FrameProtocol):
         """Stop waiting for the answer to request `number`."""
         self._requests.pop(number, None)
 
-    def _wait_for(self, number: int, kind: int, about: str, now: Now, seconds: float) -> None:
+    def _wait_for(self, number: int, kind: int, topic: str, now: Now, seconds: float) -> None:
         deadline = now.ticks + int(seconds * 1e9)
-        self._requests[number] = _Request(kind, about, deadline, seconds)
+        self._requests[number] = _Request(kind, topic, deadline, seconds)
         heappush(self._deadlines, (deadline, number))
 
     def _finish(self, number: int, frame: Frame | None = None, error: SessionError | None = None) -> None:
@@ -331,7 +331,7 @@ class ClientProtocol(FrameProtocol):
             text = "waiting for exclusive access: another producer has the topic"
             self._events.append(Warned(text, "waiting for access"))
         else:
-            error = read_refusal(frame, command_name(request.type), request.about)
+            error = read_refusal(frame, command_name(request.type), request.topic)
             self._finish(number, frame, error)
 
     def _handle_refusal(self, frame: Frame) -> None:
@@ -390,12 +390,12 @@ class ClientProtocol(FrameProtocol):
 
     def end(self, broke: str = "") -> None:
         """End the connection: fail all waiting requests. `broke` is as in FrameProtocol."""
-        ours = bool(self.failure)
+        is_ended_by_us = bool(self.failure)
         super().end(self._last_error or broke)
         self._ping_at = None
-        ours |= self._is_garbled
+        is_ended_by_us |= self._is_garbled
         if HANDSHAKE in self._requests:
-            error = Unreachable(str(self.end_error)) if ours else self._make_no_answer()
+            error = Unreachable(str(self.end_error)) if is_ended_by_us else self._make_unanswered_error()
             self._finish(HANDSHAKE, error=error)
         for number, request in list(self._requests.items()):
             text = f"{self.end_error}; {command_name(request.type)} has no answer"

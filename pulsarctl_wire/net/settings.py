@@ -116,7 +116,7 @@ def _parse_address(text: str, port: int, url: str) -> Address:
 
 @dataclass(frozen=True)
 class Auth:
-    """An authentication method: its name in the protocol, and `data`, which reads the credentials again."""
+    """An authentication method: its name in the protocol, and `data`, which reads the credentials anew."""
 
     method: str = "none"
     data: Callable[[], bytes] = field(default=bytes, repr=False)
@@ -126,8 +126,8 @@ class Auth:
 class Settings:
     """All settings of a session; times in seconds.
 
-    `timeout` is how long an answer may take, `connect_timeout` how long TCP with TLS may take, and CONNECT as
-    well, `keep_alive` the pause between PINGs. `reconnect`: whatever loses its connection is opened again.
+    `timeout` is how long an answer may take. `connect_timeout` is how long TCP with TLS may take, and then
+    CONNECT again. `keep_alive` is the pause between PINGs. `reconnect`: lost connections are opened again.
     """
 
     url: ServiceUrl
@@ -201,8 +201,12 @@ def gather(
     texts: dict[str, str] = {}
     certificate: dict[str, str] = {}  # the certificate named by auth_params
     for layer in layers:
-        if not _KINDS.isdisjoint(layer):  # credentials replace those of another kind, too
-            texts = {name: value for name, value in texts.items() if name not in _KINDS | {"auth_params"}}
+        if not _CREDENTIAL_NAMES.isdisjoint(layer):  # credentials replace those of another kind, too
+            texts = {
+                name: value
+                for name, value in texts.items()
+                if name not in _CREDENTIAL_NAMES | {"auth_params"}
+            }
             certificate = {}
         texts |= layer
         if "auth_params" in layer and _find_plugin(texts) == "tls":
@@ -212,7 +216,7 @@ def gather(
     return texts | certificate
 
 
-_KINDS: Final = frozenset({"token", "token_file", "basic", "auth_plugin"})
+_CREDENTIAL_NAMES: Final = frozenset({"token", "token_file", "basic", "auth_plugin"})
 
 
 def _read_variables(names: Iterable[str], environment: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ Socket = socket.socket
 TlsContext = ssl.SSLContext
 """The type of TLS contexts, for modules that must not import `ssl`."""
 
-_FILES: Final = 65_536
+_MAX_FILES: Final = 65_536
 _OTHER_HOST: Final = {62, 64}
 """OpenSSL's error codes for a certificate of another host name, or IP address."""
 
@@ -37,13 +37,13 @@ def allow_many_sockets() -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     with suppress(ValueError, OSError):  # some systems report "unlimited" but have a limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
 def strip_mapped(host: str) -> str:
-    """Return `host`; an IPv4 address that an IPv6 socket reports (::ffff:…) without that prefix."""
+    """Return `host` without the prefix of IPv4 addresses that an IPv6 socket reports (::ffff:…)."""
     return host.removeprefix("::ffff:") if "." in host else host
 
 
@@ -63,12 +63,12 @@ def bind_socket(address: Address, *, listening: bool = True) -> socket.socket:
         targets = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except UnicodeError:  # not a valid host name
         raise socket.gaierror(socket.EAI_NONAME, "no such host") from None
-    family, kind, protocol, _, name = targets[0]
+    family, kind, protocol, _, sockaddr = targets[0]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
-        sock.bind(name)
+        sock.bind(sockaddr)
         if listening:
             sock.listen(BACKLOG)
     except BaseException:
@@ -87,21 +87,21 @@ async def look_up(address: Address) -> list[Any]:
 async def connect_first(targets: list[Any]) -> socket.socket:
     """Return a socket connected to the first of these addresses that can be reached. Raises OSError."""
     loop = asyncio.get_running_loop()
-    failed = OSError("no address")
-    for family, kind, protocol, _, place in targets:
+    last_error = OSError("no address")
+    for family, kind, protocol, _, sockaddr in targets:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
-            await loop.sock_connect(sock, place)
+            await loop.sock_connect(sock, sockaddr)
         except OSError as error:
             sock.close()
-            failed = error
+            last_error = error
         except BaseException:
             sock.close()
             raise
         else:
             return sock
-    raise failed
+    raise last_error
 
 
 def reset(sock: socket.socket) -> None:

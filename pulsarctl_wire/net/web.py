@@ -37,9 +37,9 @@ Allowed = Callable[[str, str], bool]
 
 
 class Reply(NamedTuple):
-    """An answer: of which service (`peer`: its IP address and port), to what, and how long it took, in ns.
+    """The answer of the web service at `address` to a GET of `target`.
 
-    `reason` is the text after the status. `location` is where a redirect leads; "" if it is none.
+    `peer` is the service's IP address and port, `reason` the text after the status.
     """
 
     address: Address
@@ -214,9 +214,9 @@ class _Response(aiohttp.ClientResponse):
         """Read the head of the answer (called by aiohttp, while the connection is open)."""
         transport = connection.transport
         for attribute, name in (("client", "sockname"), ("server", "peername")):
-            place = transport.get_extra_info(name) if transport is not None else None
-            if place:
-                setattr(self, attribute, str(Address(place[0], place[1])))
+            sockaddr = transport.get_extra_info(name) if transport is not None else None
+            if sockaddr:
+                setattr(self, attribute, str(Address(sockaddr[0], sockaddr[1])))
         return await super().start(connection)
 
 

@@ -1,4 +1,4 @@
-"""Serves HTTP: of the embedded broker, and of the proxy."""
+"""Serves HTTP for the embedded broker and for the proxy."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ PATIENCE: Final = 30.0
 _LINGER_SECONDS: Final = 1.0  # for the rest of an unwanted body, so that the client reads the answer
 
 _SILENT_LOGGER: Final = logging.Logger("pulsarctl_wire.http", logging.CRITICAL + 1)
-"""For aiohttp, which logs refused requests; errors here are reported."""
+"""Drops what aiohttp logs, such as refused requests; handlers report their own errors."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -36,7 +36,7 @@ class _Connections(web.Server):
 async def serve(
     handler: Handler, sock: socket.socket, *, max_connections: int, ssl_context: TlsContext | None = None
 ) -> web.ServerRunner:
-    """Serve at a bound socket, for `max_connections` at a time (0: any number); `cleanup` ends that."""
+    """Serve at a bound socket, `max_connections` at a time (0: any number); return a runner to `cleanup`."""
     connections = _Connections(
         handler,
         access_log=None,

@@ -17,7 +17,7 @@ COUNT: Final = 1_000
 """Ids in one ACK; a batch with this many is sent at once."""
 MAX_UNCONFIRMED: Final = 100_000
 """Maximum number of unconfirmed ids; each ACK counts as ten more. Beyond it the oldest ACKs are given up."""
-_ACK: Final = 10
+_ACK_COST: Final = 10  # in ids
 
 Position = tuple[int, int, int]
 """Ledger, entry and batch index (-1: the whole entry)."""
@@ -35,7 +35,7 @@ class AckRequest(NamedTuple):
     @property
     def cost(self) -> int:
         """How much it counts towards `MAX_UNCONFIRMED`."""
-        return len(self.ids) + _ACK
+        return len(self.ids) + _ACK_COST
 
 
 class GivenUp(NamedTuple):
@@ -57,17 +57,17 @@ class Acks:
         self.wake_at: int | None = None
         self._topic = topic
         self._emit = emit
-        self._last = 0
+        self._last_number = 0
         self._waiting: Ids = []
         self._sent: dict[int, AckRequest] = {}
-        self._kept: deque[AckRequest] = deque()  # until the broker accepts them
-        self._open = 0  # the cost of `_sent` and `_kept`
+        self._backlog: deque[AckRequest] = deque()  # ACKs to be sent once the broker accepts them
+        self._total_cost = 0  # the cost of `_sent` and `_backlog`
         self._warned = False
 
     @property
     def open(self) -> int:
         """Number of ids that wait to be sent, for the first time or again."""
-        return len(self._waiting) + sum(len(request.ids) for request in self._kept)
+        return len(self._waiting) + sum(len(request.ids) for request in self._backlog)
 
     def add(self, ids: Ids, now: Now) -> None:
         """Add these ids to the current batch."""
@@ -86,25 +86,25 @@ class Acks:
 
     def send(self, ids: Ids, kind: int = CommandAck.Individual) -> None:
         """Send an ACK now, or as soon as the broker accepts it."""
-        self._last += 1
-        request = AckRequest(self._last, ids, kind)
-        self._open += request.cost
+        self._last_number += 1
+        request = AckRequest(self._last_number, ids, kind)
+        self._total_cost += request.cost
         if self.ready:
             self._sent[request.number] = request
             self._emit(request)
         else:
-            self._kept.append(request)
-        while self._open > MAX_UNCONFIRMED and len(self._sent) + len(self._kept) > 1:
+            self._backlog.append(request)
+        while self._total_cost > MAX_UNCONFIRMED and len(self._sent) + len(self._backlog) > 1:
             self._give_up()
 
     def _give_up(self) -> None:
         """Forget the oldest unconfirmed ACK: it is not sent again if the link is lost."""
-        if self._kept:
-            request = self._kept.popleft()
+        if self._backlog:
+            request = self._backlog.popleft()
         else:
             request = self._sent.pop(next(iter(self._sent)))
             self._emit(GivenUp(request.number))
-        self._open -= request.cost
+        self._total_cost -= request.cost
         if not self._warned:
             self._warned = True
             text = f"{MAX_UNCONFIRMED} acknowledgements are not confirmed; older ones are not sent again"
@@ -114,16 +114,16 @@ class Acks:
         """Record the answer to ACK `number` (maybe an error); `is_lost`: the link was lost before it."""
         request = self._sent.pop(number, None)
         if request is not None and is_lost:
-            self._kept.append(request)
+            self._backlog.append(request)
         elif request is not None:
-            self._open -= request.cost
+            self._total_cost -= request.cost
 
     def on_open(self) -> None:
         """Resend unconfirmed ACKs, and send the current batch, as the consumer is subscribed."""
         self.ready = True
-        requests, self._kept = list(self._kept), deque()
+        requests, self._backlog = list(self._backlog), deque()
         for request in requests:
-            self._open -= request.cost
+            self._total_cost -= request.cost
             self.send(request.ids, request.kind)
         self.send_waiting()
 
@@ -132,9 +132,9 @@ class Acks:
         for number in self._sent:
             self._emit(GivenUp(number))
         self._waiting.clear()
-        self._kept.clear()
+        self._backlog.clear()
         self._sent.clear()
-        self._open = 0
+        self._total_cost = 0
 
 
 def make_id_fields(position: Position, remaining: int = 0, size: int = 0) -> dict[str, Any]:

@@ -186,8 +186,8 @@ class Client:
         if self.web is not None:
             return await self.open_link(await self.lookup(_ANY_TOPIC))
         addresses, first = self.settings.url.addresses, self._preferred
-        in_turn = (*addresses[first:], *addresses[:first])
-        link = await open_first_link(in_turn, self.settings, lambda address: self.open_link(Broker(address)))
+        rotation = (*addresses[first:], *addresses[:first])
+        link = await open_first_link(rotation, self.settings, lambda address: self.open_link(Broker(address)))
         self._preferred = addresses.index(link.address)
         return link
 
@@ -247,8 +247,8 @@ class Client:
         if not hop.through_proxy:
             return broker
         # a standalone broker sets the proxy flag, too, although there is no proxy
-        itself = str(broker.address) in (str(hop.asked), hop.peer)
-        return Broker(hop.asked, "" if itself else str(broker.address))
+        is_direct = str(broker.address) in (str(hop.asked), hop.peer)
+        return Broker(hop.asked, "" if is_direct else str(broker.address))
 
     def make_broker(self, url: str, url_tls: str, source: str, *, through: Address | None = None) -> Broker:
         """Return the broker with these two addresses, from `source`; reached by proxy `through`, if any."""
@@ -275,8 +275,8 @@ class Client:
         If the broker auto-creates partitioned topics, this request creates one, unless `create` is False.
         """
         if self.web is not None:
-            count = partial(self.web.count_partitions, topic, create)
-            partitions = await self.retry(count, "PARTITIONED_METADATA")
+            attempt = partial(self.web.count_partitions, topic, create)
+            partitions = await self.retry(attempt, "PARTITIONED_METADATA")
         else:
             frame = await self.ask(
                 "PARTITIONED_METADATA", topic=topic, metadata_auto_creation_enabled=None if create else False

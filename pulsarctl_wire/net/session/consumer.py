@@ -32,9 +32,9 @@ def make_reader_name() -> str:
 class Consumer(Endpoint):
     """Consumes one topic that is not partitioned, or one partition. Deliveries go to `inbox`.
 
-    `changed` is called after a delivery, and when an attribute of `queue` has changed. Attributes in addition
-    to Endpoint's: the `queue` that receives, its `options` and `counts`, the `partition`, and the `budget`
-    that limits how much is decompressed and shown.
+    `on_change` is called after a delivery, and when an attribute of `queue` has changed. Attributes in
+    addition to Endpoint's: the `queue` that receives, its `options` and `counts`, the `partition`, and the
+    `budget` that limits how much is decompressed and shown.
     """
 
     KIND = "consumer"
@@ -149,9 +149,9 @@ class Consumer(Endpoint):
         super().on_frame(frame)
 
     def handle(self, event: Changed | AckRequest | GivenUp) -> None:
-        """Handle an event of the queue: send an ACK, stop waiting for one, or call `changed`."""
+        """Handle an event of the queue: send an ACK, stop waiting for one, or call `on_change`."""
         if isinstance(event, AckRequest):
-            self._confirm(event)
+            self._send_ack(event)
         elif isinstance(event, GivenUp):
             forget = self._confirming.pop(event.number, None)
             if forget is not None:
@@ -159,16 +159,16 @@ class Consumer(Endpoint):
         else:
             self._on_change()
 
-    def _confirm(self, request: AckRequest) -> None:
+    def _send_ack(self, request: AckRequest) -> None:
         command = build_command("ACK", consumer_id=self.id, ack_type=request.kind, message_id=request.ids)
-        link, on_outcome = self.link, partial(self._confirmed, request.number)
+        link, on_outcome = self.link, partial(self._settle_ack, request.number)
         assert link is not None  # the queue is ready for acknowledgements
         try:
             self._confirming[request.number] = partial(link.forget, link.begin(command, on_outcome))
         except LinkClosed:
             self.queue.acks.settle(request.number, is_lost=True)
 
-    def _confirmed(self, number: int, outcome: Outcome) -> None:
+    def _settle_ack(self, number: int, outcome: Outcome) -> None:
         self._confirming.pop(number, None)
         is_lost = isinstance(outcome.error, LinkClosed)
         self.queue.acks.settle(number, is_lost=is_lost)

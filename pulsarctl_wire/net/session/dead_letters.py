@@ -19,9 +19,9 @@ from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.payload import Message
 
-_TIMES: Final = "RECONSUMETIMES"
+_RETRIES_PROPERTY: Final = "RECONSUMETIMES"
 _MAX_PUBLISHERS: Final = 100  # one for each schema version, of which there may be any number
-_DELAY: Final = "DELAY_TIME"
+_DELAY_PROPERTY: Final = "DELAY_TIME"
 
 
 class DeadLetters:
@@ -47,7 +47,7 @@ class DeadLetters:
         self._client = client
         self._subscription = subscription
         self._publishers: dict[tuple[str, bytes], Publisher] = {}
-        self._failed: WireError | None = None
+        self._error: WireError | None = None
 
     async def bury(self, delivery: Delivery[Consumer], message: Message) -> None:
         """Send `message` to the dead letter topic, and acknowledge it once it is stored there."""
@@ -57,10 +57,10 @@ class DeadLetters:
     async def retry(self, delivery: Delivery[Consumer], message: Message, delay: float) -> None:
         """Send `message` to the retry topic, to be delivered in `delay` seconds; over the limit, bury it."""
         properties = self._properties(delivery, message)
-        text = properties.get(_TIMES, "")
-        times = int(text) + 1 if re.fullmatch("[0-9]{1,9}", text) else 1
-        properties |= {_TIMES: str(times), _DELAY: str(int(delay * 1000))}
-        if times > self.limit:
+        text = properties.get(_RETRIES_PROPERTY, "")
+        retry_count = int(text) + 1 if re.fullmatch("[0-9]{1,9}", text) else 1
+        properties |= {_RETRIES_PROPERTY: str(retry_count), _DELAY_PROPERTY: str(int(delay * 1000))}
+        if retry_count > self.limit:
             self.buried += await self._send(self.dead_topic, delivery, message, properties, None)
             return
         time_ms = int((time.time() + delay) * 1000)
@@ -118,13 +118,13 @@ class DeadLetters:
             )
         )
         await publisher.flush()
-        if self._failed is not None:
-            raise self._failed
+        if self._error is not None:
+            raise self._error
         delivery.consumer.ack(delivery, message)
         return True
 
     def _record_result(self, result: SendResult) -> None:
-        self._failed = self._failed or result.error
+        self._error = self._error or result.error
 
     async def close(self) -> None:
         """Close the producers."""

@@ -104,7 +104,7 @@ class Link(FrameSocket):
             raise explain_failure(address, error, has_tls=context is not None) from None
 
     def connection_made(self, transport: Any) -> None:
-        """asyncio: TCP (and TLS) is connected. Only now does it get a number, as captures number them."""
+        """asyncio: TCP (and TLS) is connected. Only a connected link gets a number, as in captures."""
         self.connection.index = next(self._numbers)
         super().connection_made(transport)
 
@@ -150,7 +150,7 @@ class Link(FrameSocket):
     def begin(
         self, command: BaseCommand, on_outcome: Callable[[Outcome], object] = lambda outcome: None
     ) -> int:
-        """Send `command` with a new request id; return that id. `done` is called with the outcome.
+        """Send `command` with a new request id; return that id. `on_outcome` is called with its outcome.
 
         Raises LinkClosed.
         """
@@ -213,8 +213,8 @@ class Link(FrameSocket):
         start = now().ticks
         try:
             self.send(PING)
-            either: list[asyncio.Future[Any]] = [pong, self.closed]
-            await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            futures: list[asyncio.Future[Any]] = [pong, self.closed]
+            await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.observe = observer
         if pong.done():

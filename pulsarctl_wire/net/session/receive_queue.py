@@ -109,20 +109,20 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self._id = consumer_id
         self._options = options
         self._inbox = inbox
-        self._stored = not topic.startswith("non-persistent:")  # else every message has the id 0:0
+        self._is_persistent = not topic.startswith("non-persistent:")  # else every entry has the id 0:0
         self._start: Position | None = None
         self._inclusive = True
         self._balance = 0  # permits that the broker has
         self._held = 0  # permits of deliveries that wait to be taken
-        self._typical = 0  # bytes of a message (0: unknown): rises at once, and falls slowly
-        self._unopened: tuple[int, int] | None = None  # id of the first unopened entry
+        self._typical_size = 0  # bytes of a message (0: unknown): rises at once, and falls slowly
+        self._first_unopened: tuple[int, int] | None = None  # id of the first unopened entry
         self._epoch = 0
         self._acked: OrderedDict[tuple[int, int], None] = OrderedDict()
-        self._partly: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._remaining_bits: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._nacked: list[tuple[float, tuple[int, int]]] = []
         self._outstanding: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._check_at: int | None = None  # when to check for entries to be redelivered
-        self._last: Position | None = None
+        self._last_position: Position | None = None
         self._opened = False
 
     # -- opening
@@ -131,9 +131,9 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         """Return SUBSCRIBE, for the first time or again: the broker redelivers everything unacknowledged."""
         options = self._options
         self.acks.ready = False
-        start = None if options.durable or not self._stored else self._last or options.start
-        self._start, self._inclusive = start, self._last is None and options.inclusive
-        rollback = options.rollback if self._last is None and not self._opened else 0
+        start = None if options.durable or not self._is_persistent else self._last_position or options.start
+        self._start, self._inclusive = start, self._last_position is None and options.inclusive
+        rollback = options.rollback if self._last_position is None and not self._opened else 0
         command = build_command(
             "SUBSCRIBE",
             topic=self._topic,
@@ -161,7 +161,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self.generation += 1
         self._held = 0
         self.halted = False
-        self._unopened = None
+        self._first_unopened = None
 
     def on_registered(self, body: Any, largest: int) -> None:
         """Ignore the answer to SUBSCRIBE: nothing in it is needed."""
@@ -197,17 +197,19 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
                     self._outstanding[entry_id] = now.ticks + int(self._options.ack_timeout * 1e9)
                 if len(self._outstanding) > REMEMBERED:
                     self._request_redeliveries(now)
-        self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
+        self._last_position = (
+            delivery.position(delivery.messages[-1]) if delivery.messages else self._last_position
+        )
 
     def _release(self, delivery: Delivery[R]) -> None:
         self._held -= delivery.size
         self._send_permits()
 
-    def _send_permits(self, least: int = 0) -> None:
-        """Send the permits there is room for if they are at least `least` (0: half a queue)."""
-        size = min(self._options.queue_size, max(self._inbox.share // (self._typical or _EXPECTED), 1))
+    def _send_permits(self, minimum: int = 0) -> None:
+        """Send the permits there is room for if they are at least `minimum` (0: half a queue)."""
+        size = min(self._options.queue_size, max(self._inbox.share // (self._typical_size or _EXPECTED), 1))
         permits = size - self._balance - self._held
-        if permits >= (least or (size + 1) // 2) and not self.halted and self.acks.ready:
+        if permits >= (minimum or (size + 1) // 2) and not self.halted and self.acks.ready:
             permits = min(permits, MAX_PERMITS)
             self._balance += permits
             self._send("FLOW", messagePermits=permits)
@@ -228,7 +230,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         elif kind == BaseCommand.CLOSE_CONSUMER:
             # maybe because of a SEEK back: then acknowledged messages are to be delivered again
             self._acked.clear()
-            self._partly.clear()
+            self._remaining_bits.clear()
             self.acks.forget()
 
     def _handle_message(self, frame: Frame, now: Now) -> None:
@@ -255,16 +257,18 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     def _add_delivery(self, delivery: Delivery[R]) -> None:
         """Add a delivery to the inbox; if there is no room, drop it and halt."""
-        self._typical = max(delivery.weight // max(delivery.size, 1), self._typical - self._typical // 64)
+        self._typical_size = max(
+            delivery.weight // max(delivery.size, 1), self._typical_size - self._typical_size // 64
+        )
         if self._inbox.put(delivery):
             self._held += delivery.size
             self._events.append(Changed())
             return
         self.halted = True
         self.counts["dropped"] += 1
-        beyond = f", {-self._balance} messages more than were asked for" if self._balance < 0 else ""
+        excess = f", {-self._balance} messages more than were asked for" if self._balance < 0 else ""
         self._warn(
-            f"{self._topic}: {self._inbox.bytes} bytes of messages wait{beyond}: new ones are dropped "
+            f"{self._topic}: {self._inbox.bytes} bytes of messages wait{excess}: new ones are dropped "
             "unacknowledged, and asked for again when the waiting ones are taken",
             "messages dropped",
         )
@@ -287,9 +291,9 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         Raises DecryptionError if no key opens it, and that is to end the session.
         """
         entry_id, metadata, budget = delivery.id, delivery.metadata, self._inbox.budget
-        unopened = budget.unopened
+        unopened_before = budget.unopened
         entry = open_entry(delivery.frame, budget, self._options.keys)
-        unopened = budget.unopened - unopened
+        unopened = budget.unopened - unopened_before
         if not entry.messages or any(message.payload is None for message in entry.messages):
             self._held -= delivery.size
             text = "; ".join(entry.notes)
@@ -323,7 +327,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         delivery.left = (1 << len(messages)) - 1 if is_whole else sum(bits)
         if unopened or len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
-            self._unopened = self._unopened or entry_id
+            self._first_unopened = self._first_unopened or entry_id
         return True
 
     def _refuse_encrypted(self, delivery: Delivery[R], reason: str) -> None:
@@ -339,7 +343,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     def _select_messages(self, entry_id: tuple[int, int], messages: list[Message]) -> list[Message]:
         """Return the messages that are not acknowledged, and not before a reader's start."""
-        remaining = self._partly.get(entry_id)
+        remaining = self._remaining_bits.get(entry_id)
         if remaining is not None:
             messages = [message for message in messages if remaining >> (message.index or 0) & 1]
         start = self._start
@@ -355,7 +359,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     def skip(self, delivery: Delivery[R], reason: str) -> None:
         """Warn about and count an entry that was not opened or shown completely. It is never acknowledged."""
         self.counts["unopened"] += 1
-        self._unopened = self._unopened or delivery.id
+        self._first_unopened = self._first_unopened or delivery.id
         self.note(delivery.id, f"left unopened and unacknowledged: {reason}", "entries left unopened")
 
     def _note_all(self, entry_id: tuple[int, int], notes: Sequence[str]) -> None:
@@ -384,17 +388,17 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         """Acknowledge one message of a delivery, or the whole delivery."""
         bits = _REST - 1 if message is None else 1 << (message.index or 0)
         delivery.left &= ~bits
-        if delivery.left and not self._stored:
+        if delivery.left and not self._is_persistent:
             return
         if delivery.left:
-            self._partly[delivery.id] = delivery.left
-            if len(self._partly) > PARTLY:
-                self._partly.popitem(last=False)
+            self._remaining_bits[delivery.id] = delivery.left
+            if len(self._remaining_bits) > PARTLY:
+                self._remaining_bits.popitem(last=False)
             if self._options.batch_index_ack and delivery.left < _REST:
                 size = delivery.metadata.num_messages_in_batch
                 self.acks.add([make_id_fields((*delivery.id, -1), delivery.left, size)], now)
             return
-        self._partly.pop(delivery.id, None)
+        self._remaining_bits.pop(delivery.id, None)
         self._remember(delivery.ids)
         self.acks.add([make_id_fields((*entry_id, -1)) for entry_id in delivery.ids], now)
 
@@ -403,7 +407,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
         For Exclusive and Failover only.
         """
-        if self._unopened is not None and self._unopened < delivery.id:
+        if self._first_unopened is not None and self._first_unopened < delivery.id:
             return
         index = message.index or 0
         remaining = delivery.left & ~((1 << index + 1) - 1)
@@ -417,7 +421,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     def _remember(self, ids: list[tuple[int, int]]) -> None:
         for entry_id in ids:
-            if self._stored:
+            if self._is_persistent:
                 self._acked[entry_id] = None
             self._outstanding.pop(entry_id, None)
         while len(self._acked) > REMEMBERED:
@@ -463,10 +467,10 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             ids.append(entry_id)
         if ids:
             self._redeliver(ids)
-        waits = [due for due, _ in self._nacked[:1]] + list(self._outstanding.values())[:1]
+        due_times = [due for due, _ in self._nacked[:1]] + list(self._outstanding.values())[:1]
         if self._options.ack_timeout:
-            waits.append(now.ticks + int(self._options.ack_timeout * 1e9 / 4))
-        self._check_at = max(int(min(waits)), now.ticks + _SHORTEST_PAUSE) if waits else None
+            due_times.append(now.ticks + int(self._options.ack_timeout * 1e9 / 4))
+        self._check_at = max(int(min(due_times)), now.ticks + _SHORTEST_PAUSE) if due_times else None
 
     def _redeliver(self, ids: list[tuple[int, int]]) -> None:
         """Ask for these entries again; Exclusive and Failover get everything that is not acknowledged."""

@@ -131,17 +131,17 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         self._encryptor = Encryptor(options.recipients) if options.recipients else None
         self._metadata_room = METADATA_ROOM + (self._encryptor.overhead if self._encryptor else 0)
         self._largest = MAX_MESSAGE_SIZE
-        self._next: int | None = None
+        self._next_sequence_id: int | None = None
         if options.initial_sequence_id is not None:
-            self._next = options.initial_sequence_id + 1
+            self._next_sequence_id = options.initial_sequence_id + 1
         self._pending_bytes = 0
         self._first_chunk: tuple[int, int] | None = None
-        self._known: Counter[int] = Counter()  # the sequence ids of pending sends
-        self._resent = False  # whether all pending was sent again since the last receipt
+        self._pending_ids: Counter[int] = Counter()  # the sequence ids of pending sends
+        self._has_resent = False  # all pending sends were sent again since the last receipt
         self._batches: dict[str | None, Batch] = {}
         self._batched_bytes = 0
-        self._batch_at: int | None = None  # when batches are due
-        self._open = False
+        self._batches_due_at: int | None = None  # when batches are due
+        self._is_open = False
 
     # -- opening
 
@@ -171,8 +171,8 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         self.schema_version = body.schema_version
         if body.HasField("topic_epoch"):
             self._topic_epoch = body.topic_epoch
-        if self._next is None:
-            self._next = max(body.last_sequence_id + 1, 0)
+        if self._next_sequence_id is None:
+            self._next_sequence_id = max(body.last_sequence_id + 1, 0)
         self._stamp = Stamp(self.name, self._options.codec, self.schema_version, self._options.txn)
         self._largest = largest
 
@@ -181,12 +181,12 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         if self.pending:
             text = f"producer of {self._topic}: open again, {len(self.pending)} sent again"
             self._events.append(Warned(text))
-        self._open = True
+        self._is_open = True
         self._resend()
 
     def suspend(self) -> None:
         """Send nothing for now, as the broker accepts no sends."""
-        self._open = False
+        self._is_open = False
         self._out.clear()
 
     def _resend(self) -> None:
@@ -208,8 +208,8 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         Raises LocalProtocolError if the message is too large or cannot be encoded.
         """
         options = self._options
-        sequence_id = (self._next or 0) if message.sequence_id is None else message.sequence_id
-        self._next = sequence_id + 1
+        sequence_id = (self._next_sequence_id or 0) if message.sequence_id is None else message.sequence_id
+        self._next_sequence_id = sequence_id + 1
         size = message.weight
         try:
             if options.batch_count <= 1 or message.deliver_at is not None or size >= options.batch_bytes:
@@ -222,8 +222,8 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         self.batched_messages += 1
         self._batched_bytes += size
         if self.batched_messages < options.batch_count:
-            if self._batch_at is None:
-                self._batch_at = now.ticks + int(options.batch_delay * 1e9)
+            if self._batches_due_at is None:
+                self._batches_due_at = now.ticks + int(options.batch_delay * 1e9)
             return False
         self.send_batches(now)
         return True
@@ -247,8 +247,8 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             room = min(self._options.chunk_bytes or limit, limit)
             if self._options.chunk_bytes is None:
                 room -= metadata.ByteSize() + self._metadata_room
-            for part, piece in chunk(metadata, payload, max(room, 1)):
-                self._send_entry(part, piece, ids, 1, now)
+            for chunk_metadata, chunk_payload in chunk(metadata, payload, max(room, 1)):
+                self._send_entry(chunk_metadata, chunk_payload, ids, 1, now)
             return
         if len(payload) > limit:
             raise LocalProtocolError(
@@ -260,7 +260,7 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         """Send all batches."""
         batches, self._batches = self._batches, {}
         self.batched_messages = self._batched_bytes = 0
-        self._batch_at = None
+        self._batches_due_at = None
         for batch in batches.values():
             if not batch.count:  # encoding its first message failed
                 continue
@@ -296,10 +296,10 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             )
         remaining = chunks - 1 - metadata.chunk_id if chunks > 1 else 0
         self.pending.append(_Sending(frame, ids, count, remaining, now.ticks))
-        self._known.update(ids)
+        self._pending_ids.update(ids)
         self._pending_bytes += len(frame)
         self.pending_messages += count
-        if self._open:
+        if self._is_open:
             self._out.append(frame)
 
     # -- frames received
@@ -321,23 +321,23 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             self._restart(f"a receipt for sequence id {sequence_id}, none for {head.ids[0]}")
             return
         self._pop()
-        place = to_signed(body.message_id.ledgerId), to_signed(body.message_id.entryId)
+        message_id = to_signed(body.message_id.ledgerId), to_signed(body.message_id.entryId)
         if head.chunks_left:
-            self._first_chunk = self._first_chunk or place
+            self._first_chunk = self._first_chunk or message_id
             return
         first, self._first_chunk = self._first_chunk, None
         latency = now.ticks - head.sent_at
         self._events.append(
-            SendResult(self._topic, *head.ids, head.count, *place, head.count > 1, first, latency)
+            SendResult(self._topic, *head.ids, head.count, *message_id, head.count > 1, first, latency)
         )
 
     def _pop(self) -> None:
         head = self.pending.popleft()
-        self._resent = False
+        self._has_resent = False
         for sequence_id in head.ids:
-            self._known[sequence_id] -= 1
-            if not self._known[sequence_id]:
-                del self._known[sequence_id]
+            self._pending_ids[sequence_id] -= 1
+            if not self._pending_ids[sequence_id]:
+                del self._pending_ids[sequence_id]
         self._pending_bytes -= len(head.frame)
         self.pending_messages -= head.count
 
@@ -358,7 +358,7 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             self._events.append(Failed(error))
             return
         refused = []
-        if body.sequence_id in self._known:
+        if body.sequence_id in self._pending_ids:
             refused = [sending for sending in self.pending if body.sequence_id in sending.ids]
         if code == "NotAllowedError" and not refused:
             return  # already failed: another chunk of the same message was refused, too
@@ -366,15 +366,16 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             self._restart(str(error))
         elif code == "NotAllowedError" or not all(_is_intact(sending.frame) for sending in refused):
             self._fail_message(refused, error)
-        elif self._resent:
+        elif self._has_resent:
             self._restart(f"{error}, again after all pending sends were sent again")
         else:
             text = f"{self._topic}: {error}; our copy is intact, so all pending sends are sent again"
             self._events.append(Warned(text))
-            self._resent = True
+            self._has_resent = True
             self._resend()
 
     def _fail_message(self, entries: list[_Sending], error: SessionError) -> None:
+        """Fail a message whose `entries` may be anywhere in `pending`: move them to the head, and fail it."""
         first = None if self.pending[0] is entries[0] else self._first_chunk
         for sending in reversed(entries):
             self.pending.remove(sending)
@@ -391,13 +392,13 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
     def wake_at(self) -> int | None:
         """When `wake` must be called (ticks in ns), or None."""
         deadline = self.pending[0].sent_at + self._timeout if self.pending else None
-        if deadline is None or self._batch_at is None:
-            return self._batch_at if deadline is None else deadline
-        return min(deadline, self._batch_at)
+        if deadline is None or self._batches_due_at is None:
+            return self._batches_due_at if deadline is None else deadline
+        return min(deadline, self._batches_due_at)
 
     def wake(self, now: Now) -> None:
         """Send batches that are due; fail sends whose receipt is late."""
-        if self._batch_at is not None and self._batch_at <= now.ticks:
+        if self._batches_due_at is not None and self._batches_due_at <= now.ticks:
             self.send_batches(now)
         while self.pending and self.pending[0].sent_at + self._timeout <= now.ticks:
             text = (

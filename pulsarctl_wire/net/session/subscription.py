@@ -26,8 +26,8 @@ class Subscription:
     """The consumers of one subscription, with one `inbox` for their deliveries and the same `options`.
 
     `topics` are full names; partitioned ones get a consumer for each partition. With `pattern` (a regular
-    expression for full names of topics in one namespace), topics are added as they appear. `starts` overrides
-    `ConsumerOptions.start` for some topics.
+    expression for full names of topics in one namespace), topics are added as they appear; `extra_topics` are
+    topics that need not match it. `starts` overrides `ConsumerOptions.start` for some topics.
     """
 
     client: Client
@@ -44,7 +44,7 @@ class Subscription:
         )
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
-        self._opening: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # open or close consumers, as topics change
         self._left_out = 0
 
     @property
@@ -69,8 +69,8 @@ class Subscription:
             raise Unreachable(f"{topic}: more than {MAX_TOPICS} topics and partitions in one subscription")
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
-                own = replace(options, start=self.starts.get(name, options.start))
-                consumer = Consumer(self.client, name, own, self.inbox, self._event.set)
+                own_options = replace(options, start=self.starts.get(name, options.start))
+                consumer = Consumer(self.client, name, own_options, self.inbox, self._event.set)
                 self.consumers[name] = consumer
                 try:
                     await consumer.open()
@@ -81,7 +81,7 @@ class Subscription:
     def _on_change(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
         topics = sorted({without_partition(name) for name in added})
-        room = max(MAX_TOPICS - len(self.consumers) - len(self._opening), 0)
+        room = max(MAX_TOPICS - len(self.consumers) - len(self._tasks), 0)
         for topic in topics[:room]:
             self._begin(self._add_late(topic))
         self._leave_out(len(topics) - room)
@@ -98,8 +98,8 @@ class Subscription:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _add_late(self, topic: str) -> None:
         try:  # a new topic is read from its beginning
@@ -147,7 +147,7 @@ class Subscription:
 
     async def close(self) -> None:
         """Close all consumers, after sending the waiting acknowledgements."""
-        for task in self._opening:
+        for task in self._tasks:
             task.cancel()
         if self._watch is not None:
             await self._watch.close()

@@ -46,9 +46,9 @@ class Coordinator:
             count = 0  # transactions are off; connecting below fails with a better message
         if 0 < count <= self.number:
             raise SettingsError(f"no coordinator {self.number}: there are {count}, counted from 0")
-        return await self._client.retry(self._connected, f"coordinator {self.number}")
+        return await self._client.retry(self._ensure_link, f"coordinator {self.number}")
 
-    async def _connected(self) -> Link:
+    async def _ensure_link(self) -> Link:
         if self._link is None or not self._link.is_open:
             broker = await self._client.lookup(partition_name(ASSIGNMENT, self.number))
             link = await self._client.open_link(broker)
@@ -63,7 +63,7 @@ class Coordinator:
         """
 
         async def attempt() -> Any:
-            link = await self._connected()
+            link = await self._ensure_link()
             try:
                 return (await link.request(build_command(name, **fields))).body
             except BrokerError:
@@ -108,7 +108,7 @@ class Transaction:
     async def acknowledge(
         self, consumer: Consumer, messages_of: Mapping[Delivery[Consumer], Iterable[Message]]
     ) -> None:
-        """Acknowledge the messages taken of each delivery to `consumer`: only once, as twice is a conflict.
+        """Acknowledge the given messages of each delivery to `consumer`. A second time would be a conflict.
 
         Raises SessionError, also if the link is lost before everything is confirmed.
         """

@@ -56,7 +56,9 @@ async def list_topics(
             "GET_TOPICS_OF_NAMESPACE",
             namespace=namespace,
             mode=MODES[mode],
-            topics_pattern=_bare(pattern) if pattern and len(_bare(pattern)) <= _LONGEST_PATTERN else None,
+            topics_pattern=_strip_domain(pattern)
+            if pattern and len(_strip_domain(pattern)) <= _LONGEST_PATTERN
+            else None,
         )
         try:
             return list(map(as_text, (await link.request(command)).body.topics))
@@ -65,14 +67,14 @@ async def list_topics(
                 await _check_namespace(link, namespace)
             raise
 
-    topics = sorted(filter(_matcher(pattern), await client.retry(attempt, "GET_TOPICS_OF_NAMESPACE")))
-    if exists and not topics and client.web is None:  # which refuses a missing namespace
+    topics = sorted(filter(_make_matcher(pattern), await client.retry(attempt, "GET_TOPICS_OF_NAMESPACE")))
+    if exists and not topics and client.web is None:  # web services refuse a missing namespace
         await _check_namespace(await client.open_service_link(), namespace)
     return topics
 
 
 async def _check_namespace(link: Link, namespace: str) -> None:
-    """Raise BrokerError if `namespace` is missing: then LOOKUP of a topic in it fails. It creates nothing."""
+    """Raise BrokerError if `namespace` is missing: LOOKUP of a topic in it fails, and creates nothing."""
     try:
         await link.request(
             build_command("LOOKUP", topic=f"persistent://{namespace}/any", authoritative=False)
@@ -83,23 +85,23 @@ async def _check_namespace(link: Link, namespace: str) -> None:
             raise BrokerError(error.code, error.detail, request, "no such namespace", namespace) from None
 
 
-def _bare(pattern: str) -> str:
+def _strip_domain(pattern: str) -> str:
     return pattern.partition("://")[2] if "://" in pattern else pattern
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool]:
+def _make_matcher(pattern: str | None) -> Callable[[str], bool]:
     """Return a test: whether the pattern matches a topic, or the topic that it is a partition of."""
     if pattern is None:
         return lambda topic: True
-    expression = re.compile(_bare(pattern))
+    expression = re.compile(_strip_domain(pattern))
     return lambda topic: bool(
-        expression.fullmatch(_bare(topic))
-        or expression.fullmatch(re.sub(r"-partition-\d+\Z", "", _bare(topic)))
+        expression.fullmatch(_strip_domain(topic))
+        or expression.fullmatch(re.sub(r"-partition-\d+\Z", "", _strip_domain(topic)))
     )
 
 
 def is_system(topic: str) -> bool:
-    """Return whether a topic is internal: brokers do not list those, but report them to watchers."""
+    """Return whether a topic is internal: brokers do not list such topics, but report them to watchers."""
     name = topic.rpartition("/")[2]
     return name.startswith("__") or "__transaction_pending_ack" in name
 
@@ -134,10 +136,10 @@ def _weight(name: str) -> int:
 
 
 class TopicWatch:
-    """Watches the topics of a namespace that match a pattern. Calls `changed` with those added and removed.
+    """Watches the topics of a namespace that match a pattern. Calls `on_change` with those added and removed.
 
     Attributes: the `known` topics as they are now, `polls` whether the broker is polled as it does not
-    report changes, `error` what ended the watch for good (`changed` is then called with empty lists).
+    report changes, `error` what ended the watch for good (`on_change` is then called with empty lists).
     """
 
     def __init__(
@@ -149,11 +151,11 @@ class TopicWatch:
         self._client = client
         self._namespace = namespace
         self._pattern = pattern
-        self._fits = _matcher(pattern)
+        self._matches_pattern = _make_matcher(pattern)
         self._on_change = on_change
         self._id = next(client.ids)
         self._link: Link | None = None
-        self._early: list[Any] | None = None
+        self._early_updates: list[Any] | None = None
         self._early_bytes = 0
         self._loss: LinkClosed | None = None  # the loss of the link since `_begin`
         self._opened = self._warned = False
@@ -161,7 +163,7 @@ class TopicWatch:
         self._polling: asyncio.Task[None] | None = None
 
     def _matches(self, topic: str) -> bool:
-        return self._fits(topic) and not is_system(topic)
+        return self._matches_pattern(topic) and not is_system(topic)
 
     async def open(self) -> list[str]:
         """Start watching; return the current topics. Raises SessionError."""
@@ -179,16 +181,17 @@ class TopicWatch:
     async def _begin(self) -> set[str]:
         link = await self._client.open_service_link()
         self.polls = (
-            not link.protocol.features.supports_topic_watchers or len(_bare(self._pattern)) > _LONGEST_PATTERN
+            not link.protocol.features.supports_topic_watchers
+            or len(_strip_domain(self._pattern)) > _LONGEST_PATTERN
         )
         if not self.polls:
             link.claim("watcher_id", self._id, self)
-            self._link, self._early, self._early_bytes, self._loss = link, [], 0, None
+            self._link, self._early_updates, self._early_bytes, self._loss = link, [], 0, None
             command = build_command(
                 "WATCH_TOPIC_LIST",
                 watcher_id=self._id,
                 namespace=self._namespace,
-                topics_pattern=_bare(self._pattern),
+                topics_pattern=_strip_domain(self._pattern),
             )
             try:
                 body = (await link.request(command)).body
@@ -199,10 +202,10 @@ class TopicWatch:
                 self.polls = True
             else:
                 topics = set(filter(self._matches, map(as_text, body.topic)))
-                for update in self._early:  # received right after the answer
+                for update in self._early_updates:  # received right after the answer
                     topics.difference_update(map(as_text, update.deleted_topics))
-                    topics.update(self._matching(update))
-                self._early = None
+                    topics.update(self._select_new(update))
+                self._early_updates = None
                 if self._loss is not None:
                     raise self._loss
                 return topics
@@ -221,24 +224,24 @@ class TopicWatch:
             except SessionError as error:
                 self._client.warn(f"topics of {self._namespace}: {error}")
 
-    def _matching(self, update: Any) -> Iterable[str]:
+    def _select_new(self, update: Any) -> Iterable[str]:
         return filter(self._matches, map(as_text, update.new_topics))
 
-    def _change(self, now: Iterable[str], removed: Iterable[str]) -> None:
-        added, removed = self.known.change(now, removed)
+    def _change(self, topics: Iterable[str], deleted: Iterable[str]) -> None:
+        added, removed = self.known.change(topics, deleted)
         self._warn_left_out()
         if added or removed:
             self._on_change(added, removed)
 
-    def _replace(self, now: set[str]) -> None:
-        self._change(now, self.known.names - now)
+    def _replace(self, topics: set[str]) -> None:
+        self._change(topics, self.known.names - topics)
 
     def on_frame(self, frame: Frame) -> None:
         """Handle WATCH_TOPIC_UPDATE."""
-        if self._early is None:
-            self._change(self._matching(frame.body), map(as_text, frame.body.deleted_topics))
+        if self._early_updates is None:
+            self._change(self._select_new(frame.body), map(as_text, frame.body.deleted_topics))
             return
-        self._early.append(frame.body)
+        self._early_updates.append(frame.body)
         self._early_bytes += _COST + frame.size
         if self._early_bytes > MAX_NAME_BYTES and self._link is not None:
             self._link.drop(f"too many changes of topics of {self._namespace} came before the list of topics")

@@ -64,7 +64,7 @@ class WebLookup:
         return [name for name in value if isinstance(name, str)]
 
     async def get_schema(self, topic: str, version: bytes | None) -> CommandGetSchemaResponse:
-        """Return what GET_SCHEMA would be answered. Raises SessionError."""
+        """Return the answer that GET_SCHEMA would have. Raises SessionError."""
         value = await self._ask(rest.make_schema_target(topic, version), "schema", topic)
         kind = rest.get_text(value, "type").replace("_", "")
         number = value["version"] if isinstance(value, dict) and "version" in value else None
@@ -101,18 +101,18 @@ class WebLookup:
         raise BrokerError(rest.find_error(reply.status), detail, rest.COMMANDS[kind], "", subject)
 
     async def _follow(self, target: str) -> AsyncIterator[Reply]:
-        """Yield the answers to a call, of the first host of the service URL that can be reached."""
+        """Yield the answers to a GET of `target` and its redirects, from the first host that is reached."""
         addresses, errors = self._settings.url.addresses, []
         headers = make_headers(self._settings.auth)
         for turn in range(len(addresses)):
-            place = (self._preferred + turn) % len(addresses)
-            replies = self._caller.follow(addresses[place], target, headers)
+            index = (self._preferred + turn) % len(addresses)
+            replies = self._caller.follow(addresses[index], target, headers)
             try:
                 reply = await anext(replies)
             except (Unreachable, RequestTimeout) as error:
                 errors.append(error)
                 continue
-            self._preferred = place + (reply.status >= 500)  # another one may do better
+            self._preferred = index + (reply.status >= 500)  # after a server error, the next host comes first
             yield reply
             async for reply in replies:
                 yield reply
