@@ -255,6 +255,28 @@ async def test_topic_appears() -> None:
         assert len(broker.seen("WATCH_TOPIC_LIST_CLOSE")) == 1
 
 
+@pytest.mark.parametrize("command", ["LOOKUP", "SUBSCRIBE"])
+@awaited
+async def test_topic_that_is_removed_while_it_is_added(command: str) -> None:
+    """Its consumer is not opened any more; what the broker says of it is a warning."""
+    async with ScriptedBroker(**WATCHING) as broker, broker.client() as client:
+        broker.always("WATCH_TOPIC_LIST", watched(f"{TOPIC}1"))
+        subscription = Subscription(client, [], ConsumerOptions("s"), pattern=PATTERN)
+        await subscription.open()
+        held: list[Any] = []
+        broker.once(command, lambda *request: held.append(request))
+        broker.peers[0].send(update(broker, added=(f"{TOPIC}2",)))
+        await broker.saw(command, 2)
+        broker.peers[0].send(update(broker, gone=(f"{TOPIC}2",)) + build("PING"))
+        await broker.saw("PONG")
+        assert list(subscription.consumers) == [f"{TOPIC}1"]
+        late: Any = broker.find_reaction(command) if command == "LOOKUP" else refuse("TopicNotFound")
+        broker.peers[0].send(late(*held[0]))
+        await broker.warned("was closed before it was open" if command == "LOOKUP" else "TopicNotFound")
+        assert len(broker.seen("SUBSCRIBE")) == (1 if command == "LOOKUP" else 2)
+        await subscription.close()
+
+
 @awaited
 async def test_watch_over_a_link_that_is_lost() -> None:
     """The topics are watched again over the next connection; what has changed meanwhile is told."""

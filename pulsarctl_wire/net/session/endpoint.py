@@ -75,6 +75,8 @@ class Endpoint(Driver):
     async def _register(self) -> None:
         broker, self._assigned = self._assigned or await self._client.lookup(self.topic), None
         link = await self._client.open_link(broker)
+        if self._closing:  # `close` could not send anything yet
+            raise SessionError(f"the {self.KIND} was closed before it was open")
         if self.link is not None and self.link is not link:
             self.link.release(self._key, self.id)  # from now on its loss must not reopen the endpoint
         self._proxy = broker.address if broker.proxy_to else None

@@ -45,6 +45,7 @@ class Subscription:
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # open or close consumers, as topics change
+        self._late_topics: set[str] = set()  # that are being added
         self._left_out = 0
 
     @property
@@ -75,14 +76,17 @@ class Subscription:
                 try:
                     await consumer.open()
                 except BaseException:
-                    del self.consumers[name]
+                    if self.consumers.get(name) is consumer:  # the topic may have been removed meanwhile
+                        del self.consumers[name]
                     raise
 
     def _on_change(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
         topics = sorted({without_partition(name) for name in added})
-        room = max(MAX_TOPICS - len(self.consumers) - len(self._tasks), 0)
+        waiting = sum(topic not in self.consumers for topic in self._late_topics)
+        room = max(MAX_TOPICS - len(self.consumers) - waiting, 0)
         for topic in topics[:room]:
+            self._late_topics.add(topic)
             self._begin(self._add_late(topic))
         self._leave_out(len(topics) - room)
         for topic in removed:
@@ -106,6 +110,8 @@ class Subscription:
             await self._add(topic, replace(self.options, initial=CommandSubscribe.Earliest))
         except SessionError as error:
             self.client.warn(f"{topic}: {error}")
+        finally:
+            self._late_topics.discard(topic)
 
     async def take(self, seconds: float | None = None) -> Delivery[Consumer] | None:
         """Return the next delivery, with its entry opened; wait for it for up to `seconds`.
