@@ -1,4 +1,4 @@
-"""Adds up the words of TCP/IP checksums, which may be those of much data. Source: RFC 1071."""
+"""Sums up the 16-bit words of TCP/IP checksums, quickly even for large data. Source: RFC 1071."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from mypy_extensions import i64
 
 _IS_COMPILED: Final = not __file__.endswith(".py")
 _SMALL: Final = 1_024
-"""Bytes that one integer adds up faster than a loop over parts of them."""
+"""Bytes up to which one large integer is faster than a loop over parts."""
 
 
 def sum_words(data: bytes | memoryview) -> int:

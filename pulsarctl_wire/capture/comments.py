@@ -12,7 +12,7 @@ COMMENT: Final = 1
 """The code of the option opt_comment, which every block may have."""
 
 APPLICATION: Final = 4
-"""The code of the option shb_userappl of a section: what has written it."""
+"""The code of the option shb_userappl of a section: the program that wrote it."""
 
 MAX_OPTION: Final = 0xFFFF
 """Maximum bytes of an option."""
@@ -30,7 +30,7 @@ class About(NamedTuple):
 
 
 def pack_options(options: Iterable[tuple[int, str]]) -> bytes:
-    """Return options with these codes and texts, and the option that ends them. Longer texts are cut."""
+    """Return `options` (code, text) as bytes, with their end marker. Texts are cut at `MAX_OPTION` bytes."""
     parts = []
     for code, text in options:
         value = text.encode("utf-8", "backslashreplace")[:MAX_OPTION].decode("utf-8", "ignore").encode()
@@ -39,7 +39,7 @@ def pack_options(options: Iterable[tuple[int, str]]) -> bytes:
 
 
 def describe_route(client: str, listener: str, server: str) -> str:
-    """Return the comment on a connection that a proxy carried: which of its addresses the client came to."""
+    """Return the comment on a connection through a proxy, which the client reached at `listener`."""
     return f"pwire proxy: {client} came to {listener}, and was led to {server}"
 
 

@@ -73,7 +73,7 @@ class _Bounded(Counted):
 def decompress(stream: BinaryIO, head: bytes, source: Counted) -> BinaryIO:
     """Return the decompressed contents of `stream` (gzip or zstd); its first bytes, not consumed, are `head`.
 
-    Reading raises DamagedCapture if they are far larger than what was read from `source`, the file itself.
+    Reading raises DamagedCapture if the contents are far larger than what was read from `source`, the file.
     """
     unpacked = gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP_MAGIC) else _Zstandard(stream)
     return cast(BinaryIO, _Bounded(unpacked, source))

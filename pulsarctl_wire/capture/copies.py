@@ -4,8 +4,8 @@ NAT leaves sequence numbers as they are, and those of two connections differ, be
 So a connection is a copy of another one if both were first seen at about the same time, and
 
 - both begin with the client's SYN, with the same sequence number and timestamp (or port of the client);
-- or the first segment of one fits to that of the other: what one has for its sequence and acknowledgement
-  numbers, the other has, too, or is to have next. If it is only near, both ports must be the same.
+- or their first segments fit together, in the same direction or in opposite ones: the sequence and
+  acknowledgement numbers are the same, or come next. If they are only near, both ports must be the same.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ flags, time in ns.
 """
 
 MAX_OPENINGS: Final = 256
-"""Connections that were opened last, of which a new one may be a copy."""
+"""The latest connections, with which a new one is compared."""
 MAX_COPIES: Final = 8
 """Copies of a connection; further ones are connections of their own."""
 
@@ -30,7 +30,7 @@ _MADE_UP: Final = 1 << 18  # lower sequence numbers are hardly random: somebody 
 
 
 class Copies:
-    """The copies of connections that are known, and what is needed to recognize others."""
+    """The known copies of connections, and what is needed to recognize more."""
 
     def __init__(self) -> None:
         self.keep = False
@@ -61,7 +61,7 @@ class Copies:
         key = segment[0]
         original = self.originals.get(key)
         if original is not None and segment[3] & SYN and not _has_syn(original, segment):
-            for copy in (key, reverse(key)):  # of another connection now
+            for copy in (key, reverse(key)):  # these are the addresses of another connection now
                 self.originals.pop(copy, None)
             original = None
         if original is None and not self.keep:
@@ -71,7 +71,7 @@ class Copies:
         return original is not None
 
     def _recognize(self, segment: Segment, time_ns: int | None) -> Tcp | None:
-        """Return the connection of which the one that begins with this segment is a copy; remember that."""
+        """Return the original if the connection that this segment opens is a copy, and remember the copy."""
         if segment[3] & (SYN | ACK) == SYN:
             entry = self._openings.get(segment[1])
             entries = [] if entry is None else [entry]
@@ -129,31 +129,31 @@ def _is_soon(opening: Opening, time_ns: int | None) -> bool:
 
 
 def compare(opening: Opening, segment: Segment) -> int:
-    """Return whether a connection that begins with `segment` is a copy of the one that began with `opening`.
+    """Tell whether a connection that begins with `segment` is a copy of the one that began with `opening`.
 
-    1: both segments go the same way; -1: they do not; 0: it is no copy.
+    Return 1 if it is, and both segments go the same way; -1 if they go opposite ways; 0 if it is no copy.
     """
     key, sequence, acknowledged, flags, _, _ = segment
-    first_key, first, end, first_acknowledged, first_flags, _ = opening
-    if sequence < _MADE_UP or first < _MADE_UP:
+    first_key, first_sequence, end, first_acknowledged, first_flags, _ = opening
+    if sequence < _MADE_UP or first_sequence < _MADE_UP:
         return 0
-    has_syn, had_syn = flags & (SYN | ACK) == SYN, first_flags & (SYN | ACK) == SYN
-    if has_syn:
-        is_same = had_syn and sequence == first
+    is_client_syn, was_client_syn = flags & (SYN | ACK) == SYN, first_flags & (SYN | ACK) == SYN
+    if is_client_syn:
+        is_same = was_client_syn and sequence == first_sequence
         has_time = acknowledged == first_acknowledged != 0
         return 1 if is_same and (has_time or key[-4:-2] == first_key[-4:-2]) else 0
-    if had_syn:  # this may be the answer to it, whose copy was not captured
+    if was_client_syn:  # this may answer a copy of that SYN, which was not captured
         is_answer = bool(flags & SYN) and acknowledged == end and key[-2:] == first_key[-4:-2]
         return -1 if is_answer else 0
     if acknowledged < _MADE_UP or first_acknowledged < _MADE_UP:
         return 0
-    if acknowledged == first_acknowledged and sequence in (first, end):
+    if acknowledged == first_acknowledged and sequence in (first_sequence, end):
         return 1
-    if sequence == first_acknowledged and acknowledged in (first, end):
+    if sequence == first_acknowledged and acknowledged in (first_sequence, end):
         return -1
-    if _is_near(sequence, first) and _is_near(acknowledged, first_acknowledged):
+    if _is_near(sequence, first_sequence) and _is_near(acknowledged, first_acknowledged):
         return 1 if key[-4:] == first_key[-4:] else 0
-    if _is_near(sequence, first_acknowledged) and _is_near(acknowledged, first):
+    if _is_near(sequence, first_acknowledged) and _is_near(acknowledged, first_sequence):
         return -1 if key[-4:] == first_key[-2:] + first_key[-4:-2] else 0
     return 0
 

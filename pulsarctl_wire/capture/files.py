@@ -45,10 +45,10 @@ _PCAP_MAGICS: Final = {
 }
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET, _SECRETS = 1, 2, 3, 5, 6, 10
-_OPTIONS_AT: Final = 24  # bytes of a packet's block besides its data, at least, if it has options
+_MIN_WITH_OPTIONS: Final = 24  # bytes of a packet block's body besides the data, if it has options
 _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
 _MAX_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
-_TIMES: Final = 1 << 63  # ns; a larger time is taken for unknown
+_MAX_TIME: Final = 1 << 63  # ns; a larger time is taken for unknown
 _TLS_SECRETS: Final = b"KSLT"
 """The type of secrets in a key log of TLS, in little-endian order."""
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
@@ -61,7 +61,7 @@ def is_capture(head: bytes) -> bool:
 
 
 class _Interface:
-    """What is done to the times of an interface's packets: ns = time * multiply // divide + offset."""
+    """An interface, and how to convert its times: ns = time * multiply // divide + offset."""
 
     def __init__(self, plain: Interface) -> None:
         self.plain = plain
@@ -114,8 +114,8 @@ class PacketReader:
         data, pos = self._data, 0
         base, read = self._start, self._read
         while True:
-            end, last = len(data), self._stop - base
-            while end - pos >= 16 and pos < last:
+            end, limit = len(data), self._stop - base
+            while end - pos >= 16 and pos < limit:
                 if is_little:
                     seconds, fraction = little_u32_at(data, pos), little_u32_at(data, pos + 4)
                     size, length = little_u32_at(data, pos + 8), little_u32_at(data, pos + 12)
@@ -132,9 +132,9 @@ class PacketReader:
                     break
                 yield seconds * 1_000_000_000 + fraction * multiply, link, data[pos + 16 : stop], length
                 pos = stop
-            if pos >= last or not (chunk := read()):
+            if pos >= limit or not (chunk := read()):
                 self.offset = base + pos
-                if pos < min(end, last):
+                if pos < min(end, limit):
                     raise DamagedCapture(f"the file ends in the middle of the packet at byte {base + pos}")
                 return
             data = data[pos:] + chunk
@@ -145,7 +145,7 @@ class PacketReader:
         """Return a block's packet; read what its comments say about the connection."""
         packet = _block_packet(kind, body, order, self._interfaces)
         size = len(packet[2])
-        if len(body) >= _OPTIONS_AT + size and kind == _ENHANCED_PACKET:
+        if len(body) >= _MIN_WITH_OPTIONS + size and kind == _ENHANCED_PACKET:
             for code, _, value in _options(body, 20 + size + -size % 4, order):
                 route = parse_route(value) if code == COMMENT else None
                 if route is not None:
@@ -158,8 +158,8 @@ class PacketReader:
         data, pos = self._data, 0
         base, read = self._start, self._read
         while True:
-            end, last = len(data), self._stop - base
-            while end - pos >= 12 and pos < last:
+            end, limit = len(data), self._stop - base
+            while end - pos >= 12 and pos < limit:
                 self.offset = base + pos
                 if data[pos : pos + 4] == _PCAPNG_MAGIC:
                     order = _SECTION_ORDERS.get(data[pos + 8 : pos + 12], "")
@@ -189,9 +189,9 @@ class PacketReader:
                     raise DamagedCapture(
                         f"an invalid block at byte {self.offset}: the file is damaged there"
                     ) from error
-            if pos >= last or not (chunk := read()):
+            if pos >= limit or not (chunk := read()):
                 self.offset = base + pos
-                if pos < min(end, last):
+                if pos < min(end, limit):
                     raise DamagedCapture(f"the file ends in the middle of the block at byte {base + pos}")
                 return
             data = data[pos:] + chunk
@@ -199,10 +199,10 @@ class PacketReader:
             pos = 0
 
     def _take_block(self, kind: int, body: bytes, order: str) -> None:
-        """Take a block inside a section that is no packet."""
+        """Take a block that is neither a packet nor the header of a section."""
         interfaces = self._interfaces
         if kind == _INTERFACE:
-            interfaces.append(_Interface(_interface(body, order)))
+            interfaces.append(_Interface(_parse_interface(body, order)))
             if len(interfaces) > MAX_INTERFACES:
                 raise IndexError("interfaces without end")
         elif kind == _SECRETS:
@@ -240,8 +240,8 @@ def find_secrets(data: mmap | bytes) -> Iterator[SecretsBlock]:
             pos = place - 8
             kind, size = struct.unpack_from(order + "II", data, pos) if pos >= 0 else (0, 0)
             end = pos + size
-            fits = kind == _SECRETS and 20 <= size <= LARGEST_PACKET
-            if fits and data[end - 4 : end] == data[pos + 4 : pos + 8]:
+            is_plausible = kind == _SECRETS and 20 <= size <= LARGEST_PACKET
+            if is_plausible and data[end - 4 : end] == data[pos + 4 : pos + 8]:
                 yield data[pos + 8 : end - 4], order
             place = data.find(mark, place + 4)
 
@@ -260,7 +260,7 @@ class Lane:
         """The next packet; None at the end."""
         self.place = base
         """Where its record begins: `base` and the offset in the file."""
-        self.time = -_TIMES
+        self.time = -_MAX_TIME
         """The latest time of the packets so far, this one included (ns)."""
         self.error: CaptureError | None = None
         """Why the file could not be read to its end."""
@@ -324,7 +324,7 @@ class SideBySide:
                 lane.advance()
             if since is not None:
                 self._dropped_before += lane.dropped
-            end = _TIMES if until is None else until
+            end = _MAX_TIME if until is None else until
             if lane.packet is not None and lane.time < end:
                 heap.append((lane.time, number, lane, end))
         heapq.heapify(heap)
@@ -341,7 +341,7 @@ class SideBySide:
                 heapq.heappop(heap)
 
 
-def _interface(body: bytes, order: str) -> Interface:
+def _parse_interface(body: bytes, order: str) -> Interface:
     link, _, snap = struct.unpack_from(order + "HHI", body)
     unit, seconds_offset = _MICROSECOND, 0
     for code, size, value in _options(body, 8, order):
@@ -392,7 +392,7 @@ def _block_packet(kind: int, body: bytes, order: str, interfaces: list[_Interfac
     if size > len(body) - 20:
         raise IndexError("the packet runs beyond its block")
     time_ns = (high << 32 | low) * interface.multiply // interface.divide + interface.offset
-    return time_ns if -_TIMES < time_ns < _TIMES else None, interface.link, body[20 : 20 + size], length
+    return time_ns if -_MAX_TIME < time_ns < _MAX_TIME else None, interface.link, body[20 : 20 + size], length
 
 
 # -- beginning in the middle
@@ -407,26 +407,27 @@ def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> i
     This is a guess: the caller must check that the reader of the previous bytes ends there. `complete`: the
     file ends with `data`. None if no place looks right, or if more bytes are needed to decide.
     """
-    follows = _block_follows if layout.blocks else _record_follows
+    skip = _skip_block if layout.blocks else _skip_record
     step = 4 if layout.blocks else 1
     for first in range(-start % step, len(data), step):
         pos, seconds = first, None
         for _ in range(_CHAIN):
             if complete and pos == len(data):
                 return first
-            place = follows(data, pos, layout, seconds)
-            if place is None:
+            end_and_time = skip(data, pos, layout, seconds)
+            if end_and_time is None:
                 break
-            pos, seconds = place
+            pos, seconds = end_and_time
         else:
             return first
     return None
 
 
-def _record_follows(
-    data: bytes, pos: int, layout: Layout, last_s: int | None
-) -> tuple[int, int | None] | None:
-    """Return the end of the record at `pos`, and its time in s; None without a whole valid header."""
+def _skip_record(data: bytes, pos: int, layout: Layout, last_s: int | None) -> tuple[int, int | None] | None:
+    """Return the end of the record at `pos`, and its time in s; None without a whole valid header.
+
+    `last_s` is the time of the record before, in s; None: not known.
+    """
     if len(data) - pos < 16:
         return None
     seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, pos)
@@ -438,9 +439,7 @@ def _record_follows(
     return pos + 16 + size, seconds
 
 
-def _block_follows(
-    data: bytes, pos: int, layout: Layout, last_s: int | None
-) -> tuple[int, int | None] | None:
+def _skip_block(data: bytes, pos: int, layout: Layout, last_s: int | None) -> tuple[int, int | None] | None:
     if len(data) - pos < 12:
         return None
     kind, size = struct.unpack_from(layout.order + "II", data, pos)

@@ -33,7 +33,7 @@ PATIENCE: Final = 64
 """Packets of a connection after which acknowledged bytes that were not seen are given up."""
 MAX_HANDSHAKE: Final = 64
 """Packets of a TLS handshake that are remembered."""
-_AT_ONCE: Final = 1_000_000  # ns
+_RESEND_NS: Final = 1_000_000  # ns; TCP sends no bytes again sooner
 MAX_SPLIT_RECORDS: Final = 4_096
 """TLS records of a connection whose packets are remembered."""
 EARLY_COST: Final = 256
@@ -47,11 +47,12 @@ Early = tuple[Unwrapped, Place, Place, bytes, UInt32, Nanoseconds | None, Wrappe
 """An early segment: sequence number, turn, packet, payload, missing, time in ns, acknowledgement number (-1:
 none), which is wrapped.
 
-Segments of both directions are delivered by turn: the packet's number, or a lower one of what waits after it.
+Segments of both directions are delivered by turn: the packet's number, or the lower turn of a segment that
+waits for this one.
 """
 
 NOTHING_EARLY: Final[list[Early]] = []
-"""The heap of all halves without an early segment: most connections of a flood never have one."""
+"""The heap that halves without early segments share: in a flood, most connections never have any."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -74,14 +75,14 @@ class Half:
         self.unfinished: tuple[int, ...] = ()  # packets since the last one that completed a TLS record
         self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
-        self.next = 0  # the next byte's
-        self.acknowledged = 0  # up to here by the peer
+        self.next = 0  # the sequence number of the next byte
+        self.acknowledged = 0  # the peer has acknowledged the bytes before this number
         self.early: list[Early] = NOTHING_EARLY  # a heap
         self.early_bytes = 0
         self.hole_at = -1  # where the peer's acknowledgements last showed a hole
         self.hole_turn = -1  # the packet before the one that showed it
         self.patience = PATIENCE
-        self.fin = -1
+        self.fin = -1  # the sequence number of its FIN; -1: none seen
         self.syn: int | None = None
         self.closed = False  # no more bytes are taken
         self.ended = False  # its stream was closed
@@ -124,8 +125,8 @@ class Half:
 
 
 class Life:
-    """How a connection was opened and ended, as far as seen. Segments with only data change nothing, and
-    nor do those that come after its end.
+    """How a connection was opened and ended, as far as seen. Segments with only data change nothing, nor
+    do segments after the end.
     """
 
     __slots__ = (
@@ -144,7 +145,7 @@ class Life:
         self.reset = False
         self.last_ns: int | None = None  # of its last packet, once it has ended
         self.copies = 0  # packets that were captured again
-        self.copied_ns: int | None = None  # when the last packet with other addresses was captured again
+        self.copied_ns: int | None = None  # when the last packet of a copy with other addresses was captured
         self.also: tuple[bytes, ...] = ()  # the keys that its first half has in copies
 
 
@@ -163,10 +164,10 @@ class Tcp:
         self.keys = keys
         self.state = state
         self.half = half
-        self.certain = certain  # which side is the broker
+        self.certain = certain  # whether it is certain which side is the broker
         half.stream.certain = half.other.stream.certain = certain
         self.ended = False
-        self.waiting = False  # segments wait, in one half for missing ones, or in the other for those
+        self.waiting = False  # new segments must wait their turn, as bytes are missing in one of the halves
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
         self.reported = 0  # late events of the current packet
@@ -198,7 +199,7 @@ def take_tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
 
 
 def note_report(tcp: Tcp, events: list[Event]) -> None:
-    """Note in which order events are reported, some of which have waited for other bytes, and when."""
+    """Note when events are reported, and in which order: some have waited for other bytes."""
     now = tcp.last_ns
     if now is not None:
         for event in events:
@@ -216,14 +217,14 @@ def track(tcp: Tcp, events: list[Event]) -> None:
 def learn_direction(tcp: Tcp, events: list[Event]) -> None:
     """Learn from the commands which side is the broker, if no SYN showed it."""
     for event in events:
-        right: bool | None = None
+        to_broker: bool | None = None
         if isinstance(event, Frame):
-            right = TO_BROKER.get(event.type)
+            to_broker = TO_BROKER.get(event.type)
         elif isinstance(event, HttpMessage):
-            right = not event.status
-        if right is None:
+            to_broker = not event.status
+        if to_broker is None:
             continue
-        if right is not event.to_broker:
+        if to_broker is not event.to_broker:
             connection = event.connection
             connection.client, connection.server = connection.server, connection.client
             connection.flipped = not connection.flipped
@@ -243,11 +244,11 @@ def is_another(half: Half, sequence: int) -> bool:
 def is_repeated(half: Half, segment: Segment, time_ns: int | None) -> bool:
     """Return whether a segment repeats the last bytes of its half, sooner than TCP could.
 
-    After the end of the connection none does: then a connection that was saved does not know its last packet.
+    After the end of the connection, none does: a saved connection would not know the last packet's time.
     """
     _, sequence, _, flags, payload, missing = segment
     last_ns = None if half.tcp.ended else half.tcp.last_ns
-    if time_ns is None or last_ns is None or not 0 <= time_ns - last_ns <= _AT_ONCE or flags & (SYN | NEXT):
+    if time_ns is None or last_ns is None or not 0 <= time_ns - last_ns <= _RESEND_NS or flags & (SYN | NEXT):
         return False
     size = len(payload) + missing
     return size > 0 and half.started and (sequence + size - half.next) & MASK == 0
@@ -320,7 +321,7 @@ def open_pieces(tcp: Tcp, pieces: list[Any], events: list[Event]) -> Iterator[No
             fresh = FrameStream(
                 tcp.state.connection, half.stream.to_broker, from_start=from_start, limit=half.stream.limit
             )
-            half.stream.resume(fresh.state(), 0)  # the state of the connection knows the stream itself
+            half.stream.resume(fresh.state(), 0)  # reset, not replaced: the connection's state refers to it
         if missing:
             yield from settle(half, events)
             events += half.stream.gap(missing, time_ns, packet)
@@ -331,7 +332,7 @@ def open_pieces(tcp: Tcp, pieces: list[Any], events: list[Event]) -> Iterator[No
 
 
 def skip(half: Half, size: int, time_ns: int | None, packet: int, events: list[Event]) -> Iterator[None]:
-    """Pass a hole of `size` bytes to the stream, or to TLS, which knows how much of it were plain bytes."""
+    """Pass a hole of `size` bytes to the stream, or to TLS, which knows how many of them were plain."""
     if half.tcp.tls is not None and not half.is_plain:
         yield from open_pieces(half.tcp, half.tcp.tls.gap(half.is_client, size, time_ns, packet), events)
     if not half.is_opened:
@@ -356,7 +357,7 @@ def settle(half: Half, events: list[Event]) -> Iterator[None]:
 def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
     """Deliver the early segments that are next, by turn, except those after a hole in the other half.
 
-    What a segment acknowledges comes before it, unless both halves say that of each other.
+    The bytes that a segment acknowledges are delivered before it, unless both halves wait for each other.
     """
     first, second = tcp.half, tcp.half.other
     while True:
@@ -403,7 +404,7 @@ def flush(half: Half, events: list[Event]) -> Iterator[None]:
 
 
 def is_earlier(time_ns: int | None, other_ns: int | None) -> bool:
-    """Return whether one time is before another one; both must be known."""
+    """Return whether both times are known, and the first one is before the other."""
     return time_ns is not None and other_ns is not None and time_ns < other_ns
 
 
@@ -427,8 +428,8 @@ def life_state(tcp: Tcp, first: Half) -> LifeState:
     life = tcp.life
     by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
-    about = life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns
-    return LifeState(*about, life.copies, life.copied_ns, list(life.also))
+    values = life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns
+    return LifeState(*values, life.copies, life.copied_ns, list(life.also))
 
 
 def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:

@@ -29,8 +29,8 @@ IDLE: Final = "idle"
 """Kinds of halves: just opened; in step with the frames; only the next sequence number is known."""
 
 _MASK: Final = 0xFFFFFFFF
-_CARRIED: Final = ("started", "closed", "ended", "hole_turn", "patience")
-_NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # sequence numbers; -1: none
+_COPIED_ATTRIBUTES: Final = ("started", "closed", "ended", "hole_turn", "patience")
+_SEQUENCE_NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # attributes; -1: none
 
 
 class HalfSync(NamedTuple):
@@ -91,7 +91,7 @@ def halves_of(tcp: Tcp) -> tuple[Half, Half]:
 
 
 def sync_point(tcp: Tcp, *, patient: bool) -> SyncPoint | None:
-    """Return where a connection is synchronized; None if not yet, or with `patient` if a half is idle."""
+    """Return where a connection is synchronized; None if it is not. If `patient`, no half may be idle."""
     if not tcp.certain or tcp.waiting or tcp.ended:
         return None
     first, second = (_half_sync(half) for half in halves_of(tcp))
@@ -166,9 +166,9 @@ def take_over(tcp: Tcp, guess: SyncPoint, state: Handover) -> None:
     rows = zip(halves_of(tcp), guess.halves, state.halves, state.streams, strict=True)
     for half, guessed, values, stream in rows:
         shift = half.next - guessed.next
-        for name in _CARRIED:
+        for name in _COPIED_ATTRIBUTES:
             setattr(half, name, getattr(values, name))
-        for name in _NUMBERS:
+        for name in _SEQUENCE_NUMBERS:
             number = getattr(values, name)
             setattr(half, name, number + shift if number >= 0 else -1)
         half.early = [(segment[0] + shift, *segment[1:]) for segment in values.early]
@@ -198,8 +198,8 @@ class Lost(NamedTuple):
 
 
 class TcpState(NamedTuple):
-    """A connection: the key of its first packet's half, whether that goes to the broker, its number; where
-    and when that packet was captured.
+    """A connection: key and direction of the half that sent its first packet, the connection's number, and
+    where and when that packet was captured.
 
     `held` are the events that its halves hold back. The other fields are as in `Tcp` and `Connection`.
     """
@@ -251,8 +251,8 @@ def places(state: ReassemblerState) -> Iterator[int]:
                 yield from (*packets, *(source[1] for source in stream.sources))
 
 
-_NOWHERE: Final = HalfSync(FRESH, False, 0, (), 0)
-_AT_FIRST: Final = SyncPoint((_NOWHERE, _NOWHERE), True, -1)
+_FRESH_HALF: Final = HalfSync(FRESH, False, 0, (), 0)
+_BEGINNING: Final = SyncPoint((_FRESH_HALF, _FRESH_HALF), True, -1)
 
 
 def save(reassembler: Reassembler) -> ReassemblerState:
@@ -300,7 +300,7 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
         tcp = reassembler.new(row.key, row.to_broker, row.certain, row.time_ns, row.packet)
         connection = tcp.state.connection
         connection.index, connection.flipped = row.number, row.flipped
-        take_over(tcp, _AT_FIRST, row.state)
+        take_over(tcp, _BEGINNING, row.state)
         assert isinstance(tcp.state, KnownState)
         tcp.state.resume(row.state.known)
         for half, lost_events in zip(halves_of(tcp), row.held, strict=True):

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 _HIVE: Final = re.compile(r"(?:^|/)host=([^/]*)/")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _FIELD: Final = "{host}"
-_PARTS: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]", _FIELD: "(?P<host>[^/]+?)"}
-_PART: Final = re.compile(r"(\*\*|\*|\?|\{host\})")
+_EXPRESSIONS: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]", _FIELD: "(?P<host>[^/]+?)"}
+_WILDCARD: Final = re.compile(r"(\*\*|\*|\?|\{host\})")
 
 
 @lru_cache(4_096)
@@ -29,6 +29,6 @@ def host_of(file: str, option: str | None) -> str | None:
 
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return what a path is searched for: its last parts, or some in the middle."""
-    parts = [_PARTS.get(part) or re.escape(part) for part in _PART.split(text)]
+    """Return an expression to search a path with: it matches whole names, anywhere in the path."""
+    parts = [_EXPRESSIONS.get(part) or re.escape(part) for part in _WILDCARD.split(text)]
     return re.compile(f"(?:^|/){''.join(parts)}(?:/|$)")

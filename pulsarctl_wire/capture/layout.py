@@ -8,7 +8,7 @@ from pulsarctl_wire.wire.ranges import UInt8, UInt16, UInt32, UInt64, one_of
 
 
 class Interface(NamedTuple):
-    """The contents of an interface block: link type, snap length, unit of time, and what to add (seconds).
+    """The contents of an interface block: link type, snap length, unit of time, and seconds to add to times.
 
     `unit` is as in if_tsresol: a power of ten, or of two with the high bit. `dropped` counts the packets that
     the kernel dropped, by its statistics so far.

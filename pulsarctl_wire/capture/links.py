@@ -1,4 +1,4 @@
-"""Finds what follows the headers of link layers, of kinds that tunnels carry too, by its EtherType.
+"""Finds what follows the headers of link layers, by EtherType. Tunnels carry the same headers.
 
 Sources: IEEE 802.1Q, 802.1AE, 802.1ah, 802.2, 802.11, the LINKTYPE_ registry, RFC 1661 (PPP), 2516 (PPPoE),
 3032, 4385 (MPLS), 8300 (NSH).
@@ -53,7 +53,7 @@ _FIXED: Final = {
     241: (BRIDGED, 12),
     274: (BRIDGED, 8),  # with preamble
 }
-"""Link type -> its payload."""
+"""Link type with a header of fixed size -> the kind of its payload, and where that begins."""
 
 _TAGS: Final = {0x8100: 2, 0x88A8: 2, 0x9100: 2, 0x9200: 2, 0x8926: 4, 0x893F: 6, 0x8909: 6}
 """EtherType of a tag (VLAN, VN, 802.1BR, Cisco's metadata) -> its size in bytes."""
@@ -77,7 +77,7 @@ def first_header(link: int, data: bytes) -> Header:
 
 
 def next_header(kind: int, data: bytes, pos: int) -> Header:
-    """Return what follows a header of a kind that is not IP, nor negative. Raises IndexError if it is cut."""
+    """Return what follows a header of `kind`, neither IP nor negative. Raises IndexError if it is cut."""
     if kind in _TAGS:
         pos += _TAGS[kind]
         return u16_at(data, pos), pos + 2
@@ -120,7 +120,7 @@ def _after_labels(data: bytes, pos: int) -> Header:
 
 
 def _after_ppp(data: bytes, pos: int) -> Header:
-    """Return what is in a PPP frame, whose address and protocol may be compressed, or of Cisco's HDLC."""
+    """Return what is in a frame of Cisco's HDLC or of PPP, whose address and protocol may be compressed."""
     if data[pos] in (0x0F, 0x8F) and data[pos + 1] == 0:
         return u16_at(data, pos + 2), pos + 4
     if data[pos] == 0xFF and data[pos + 1] == 3:
@@ -156,7 +156,7 @@ def _after_wifi(data: bytes, pos: int) -> Header:
 
 
 def _find_in_raw(data: bytes) -> Header:
-    """Return the IP packet of raw IP, or of OpenBSD's loopback, which has the same number there."""
+    """Return the IP packet of raw IP, or of loopback on OpenBSD, where it has the same link type, 12."""
     return IP, 0 if data[0] >> 4 else 4
 
 

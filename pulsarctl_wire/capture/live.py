@@ -69,11 +69,11 @@ class Live:
 
     def __iter__(self) -> Iterator[RawPacket]:
         source = self._source
-        over = False
+        is_stopping = False
         failure: OSError | None = None
         while True:
-            if not over and (failure is not None or self._is_over()):
-                over = True
+            if not is_stopping and (failure is not None or self._is_over()):
+                is_stopping = True
                 source.stop()
             packets = source.take()
             self._count()
@@ -82,7 +82,7 @@ class Live:
                 continue
             self._before_wait()
             try:
-                if not source.wait(_TICK) and over:
+                if not source.wait(_TICK) and is_stopping:
                     break
             except OSError as error:
                 failure = failure or error

@@ -1,20 +1,20 @@
 """The numbers that packets have in their own files, as Wireshark shows them.
 
 `packet` counts packets over all sources. Where several files are read as one capture, and side by side where
-they overlap in time, the n-th packet is another one in each file.
+they overlap in time, a packet has another number in its own file.
 """
 
 from bisect import bisect_right
 from typing import Final
 
 MAX_STRETCHES: Final = 1_048_576
-"""Maximum number of stretches of packets in a row of one file; beyond it the older half is forgotten."""
+"""Maximum number of stretches (consecutive packets of a file); beyond it the older half is forgotten."""
 
 
 class PacketNumbers:
-    """The files of packets, and their numbers there, from 1.
+    """The file of each packet, and its number there, from 1.
 
-    `several` sources are read as one capture; of one source the file is not named.
+    `several`: more than one source is read; otherwise `find` names no file.
     """
 
     def __init__(self, *, several: bool = False) -> None:
@@ -24,9 +24,9 @@ class PacketNumbers:
         self._offsets: list[int] = []  # what to subtract from a packet in the stretch for its number
 
     def add(self, packet: int, file: str | None, number: int) -> None:
-        """Note that `packet` is packet `number` of `file`, and the following ones those after it.
+        """Note that `packet` is packet `number` of `file`, and that the packets after it follow there.
 
-        None: it is in no file. Packets are added in order.
+        `file` None: the packet is in no file. Packets are added in order.
         """
         files, offset = self._files, packet - number
         if files and files[-1] == file and self._offsets[-1] == offset:

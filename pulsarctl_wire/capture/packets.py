@@ -35,7 +35,7 @@ Segment = tuple[bytes, UInt32, UInt32, UInt16, bytes, UInt32]
 
 `key` is source and destination address followed by source and destination port, as on the wire;
 `missing` counts payload bytes that were sent but not captured (snap length). A SYN that acknowledges nothing
-has its timestamp in that place, 0 without one.
+has its timestamp as the acknowledgement number, 0 without one.
 """
 
 FIN: Final = 0x01
@@ -44,7 +44,7 @@ RST: Final = 0x04
 ACK: Final = 0x10
 """Flags of segments."""
 NEXT: Final = 0x100
-"""Our own flag: the payload is what comes next; the sequence number counts only for the first one."""
+"""Our own flag: the payload comes next in its direction; only the first sequence number there counts."""
 
 
 def reverse(key: bytes) -> bytes:
@@ -72,7 +72,7 @@ _AUTHENTICATION: Final = 51
 CUT: Final = "cut headers"
 FRAGMENTS: Final = "incomplete fragments"
 TOO_DEEP: Final = "nested too deep"
-"""Reasons why packets are skipped, beside those below."""
+"""Reasons why packets are skipped, besides those below."""
 _REASONS: Final = {
     NOT_IP: "not IP",
     ENCRYPTED: "encrypted",
@@ -80,7 +80,7 @@ _REASONS: Final = {
     INVALID: "invalid headers",
 }
 _PROTOCOLS: Final = {1: "ICMP", 2: "IGMP", UDP: "UDP", 58: "ICMPv6", 89: "OSPF", 112: "VRRP", 132: "SCTP"}
-_LINKS: Final = 1_000  # link types below this are counted separately, all others together
+_COUNTED_LINKS: Final = 1_000  # link types below this are counted separately, all others together
 
 _TIMESTAMP: Final = 8  # an option of TCP
 _USUAL_HEADERS: Final = 54  # bytes of Ethernet, IPv4 and TCP headers without options
@@ -120,7 +120,7 @@ class Dissector:
         self._datagrams = {key: _Datagram(*datagram) for key, datagram in (waiting or {}).items()}
         self._depth = 0
         self._reason = CUT  # why the current packet is skipped
-        self._packets = 1  # that the current one completes
+        self._packets = 1  # the current one, and the other fragments of its datagram
 
     @property
     def waiting(self) -> Waiting:
@@ -153,7 +153,7 @@ class Dissector:
     def _link(self, link: int, data: bytes, length: int) -> Segment | None:
         kind, pos = first_header(link, data)
         if kind == UNKNOWN_LINK:
-            return self._skip(f"link type {link}" if link < _LINKS else "other link types")
+            return self._skip(f"link type {link}" if link < _COUNTED_LINKS else "other link types")
         return self._after_header(kind, data, pos, length)
 
     def _skip(self, reason: str) -> Segment | None:
@@ -162,7 +162,7 @@ class Dissector:
         return None
 
     def _exported(self, data: bytes, length: int) -> Segment | None:
-        """Return a PDU that Wireshark exported as a segment."""
+        """Return the segment that a PDU exported by Wireshark stands for."""
         dissector, key, details, pos = read_tags(data)
         if dissector in (b"ip", b"ipv6", b"eth"):
             return self._after_header(BRIDGED if dissector == b"eth" else IP, data, pos, length)

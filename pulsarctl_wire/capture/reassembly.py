@@ -132,8 +132,8 @@ class Reassembler:
         tcp, peer = half.tcp, half.other
         if flags & ACK and peer.lacks(acknowledged):
             return self._start(self._add_slowly(segment, time_ns, packet))
-        is_late = sequence != half.next & MASK or tcp.waiting
-        if payload and (is_late or half.closed or half.fin >= 0 or not half.is_plain):
+        is_out_of_turn = sequence != half.next & MASK or tcp.waiting
+        if payload and (is_out_of_turn or half.closed or half.fin >= 0 or not half.is_plain):
             return self._start(self._add_slowly(segment, time_ns, packet))
         tcp.last_packet, tcp.last_ns, tcp.reported = packet, time_ns, 0
         half.next += len(payload)  # the usual case: the very next bytes
@@ -258,7 +258,7 @@ class Reassembler:
         while events := self.take_more():
             yield events
         tcps = sorted(self._list_connections(), key=lambda tcp: tcp.state.connection.index)
-        for tcp in tcps:  # before any state ends: what was held is no resend of what they leave unanswered
+        for tcp in tcps:  # before any state ends, or held sends would look like resends of unanswered ones
             last: list[Event] = []
             tcp.reported = 0
             for _ in self._close_halves(tcp, last):
@@ -477,8 +477,8 @@ class Reassembler:
 
     def _evict(self) -> Iterator[list[Event]]:
         """End the tenth of all connections that has been idle for longest, as there are too many."""
-        everyone = sorted(self._list_connections(), key=lambda tcp: tcp.last_packet)
-        for tcp in everyone[: len(everyone) // 10]:
+        tcps = sorted(self._list_connections(), key=lambda tcp: tcp.last_packet)
+        for tcp in tcps[: len(tcps) // 10]:
             yield from self._drop(tcp)
 
     def _limit_held(self) -> Iterator[list[Event]]:

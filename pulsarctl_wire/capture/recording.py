@@ -76,7 +76,7 @@ class SessionWriter:
         self._sides_of(connection, time_ns)
 
     def _turn(self, time_ns: int) -> None:
-        """Do what a subclass does before anything is written: it may begin a new file here."""
+        """Do nothing; before each write, a subclass may begin a new file here."""
 
     def _begin(self) -> None:
         """Begin a new file, in which the comments on connections are repeated."""

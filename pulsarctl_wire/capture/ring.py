@@ -31,7 +31,7 @@ _ADD_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION, _IGNORE_OUTGOING = 1, 5, 6, 10
 _TPACKET_V3, _MR_PROMISC = 2, 1
 _USER, _VLAN, _VLAN_TYPE = 1, 0x10, 0x40  # bits of tp_status
 _NOTHING: Final = struct.pack("=HBBI", 6, 0, 0, 0)  # BPF: take 0 bytes
-_TAGGED: Final = 0x8100
+_ETH_P_8021Q: Final = 0x8100
 
 _block_at: Final = struct.Struct("=8x4I").unpack_from  # block status, packets, where the first is, bytes used
 _packet_at: Final = struct.Struct("=6IH").unpack_from  # of tpacket3_hdr, from tp_next_offset to tp_mac
@@ -62,7 +62,7 @@ class Ring:
         self.received = 0
         self.dropped = 0
         self.link = link_type(interface)
-        self._at = 0  # of the block that is taken next
+        self._pos = 0  # in the ring, of the block that is taken next
         kind = socket.SOCK_RAW if self.link == ETHERNET else socket.SOCK_DGRAM
         self._socket = socket.socket(socket.AF_PACKET, kind, 0)
         try:
@@ -91,12 +91,12 @@ class Ring:
 
     def take(self) -> list[RawPacket]:
         """Return the packets of the next block; empty if it is not ready."""
-        status, count, offset, size = _block_at(self._map, self._at)
+        status, count, offset, size = _block_at(self._map, self._pos)
         if not status & _USER:
             return []
-        block = self._map[self._at : self._at + size]
-        self._map[self._at + 8 : self._at + 12] = bytes(4)  # hand the block back to the kernel
-        self._at = (self._at + BLOCK) % len(self._map)
+        block = self._map[self._pos : self._pos + size]
+        self._map[self._pos + 8 : self._pos + 12] = bytes(4)  # hand the block back to the kernel
+        self._pos = (self._pos + BLOCK) % len(self._map)
         link = self.link
         packets: list[RawPacket] = []
         for _ in range(count):
@@ -104,7 +104,7 @@ class Ring:
             data = block[offset + start : offset + start + extent]
             if status & _VLAN and link == ETHERNET:  # the kernel has removed the tag
                 tag, kind = _tag_at(block, offset)
-                data = data[:12] + _tag(kind if status & _VLAN_TYPE else _TAGGED, tag) + data[12:]
+                data = data[:12] + _tag(kind if status & _VLAN_TYPE else _ETH_P_8021Q, tag) + data[12:]
                 length += 4
             packets.append((seconds * 1_000_000_000 + fraction, link, data, length))
             offset += step
@@ -120,7 +120,7 @@ class Ring:
         return False
 
     def count(self) -> int:
-        """Update the counters; returns how many packets were dropped since the last call."""
+        """Update the counters; return how many packets were dropped since the last call."""
         received, dropped, _ = struct.unpack("=3I", self._socket.getsockopt(_SOL_PACKET, _STATISTICS, 12))
         self.received += received
         self.dropped += dropped

@@ -1,7 +1,8 @@
 """Keeps the TLS secrets for a capture: from key logs, which may grow, and from blocks of pcapng files.
 
 A block with secrets may stand before or after the packets that it opens: files are searched as a whole when
-the first TLS connection is met. In pipes and live, records wait for a secret until their connection ends.
+the first TLS connection is met. In pipes and live captures, records wait for a secret until their
+connection ends.
 """
 
 import mmap
@@ -36,7 +37,7 @@ class Secrets:
         self._logs = [KeyLogFile(path, self.keylog) for path in self._paths]
         self._problems: list[str] = []
         self._files: list[str] = []  # capture files that were not searched yet
-        self._has_pipe = False  # of a capture that cannot be searched
+        self._has_unsearchable = False  # whether a source is a pipe, or compressed
         self._written: set[bytes] = set()  # client randoms whose secrets `take_used` has returned
         for log in self._logs:
             log.refresh()
@@ -50,7 +51,7 @@ class Secrets:
         """Note a capture file that is read from now on; None: it is a pipe, and cannot be searched."""
         self.keylog.is_complete = False
         if path is None:
-            self._has_pipe = True
+            self._has_unsearchable = True
         else:
             self._files.append(path)
 
@@ -93,7 +94,7 @@ class Secrets:
         return True
 
     def poll(self) -> bool:
-        """Do the same if the last look at the key logs was a while ago."""
+        """Do what `read_logs` does, if the last look at the key logs was a while ago."""
         return bool(self._logs) and time.monotonic() >= self._next and self.read_logs()
 
     def take_block(self, block: SecretsBlock) -> None:
@@ -111,9 +112,9 @@ class Secrets:
         for path in files:
             for block in _search(path):
                 self.take_block(block)
-            self._has_pipe |= not _is_plain_capture(path)
+            self._has_unsearchable |= not _is_plain_capture(path)
         if files:
-            self.keylog.is_complete = not (self.is_live or self._has_pipe)
+            self.keylog.is_complete = not (self.is_live or self._has_unsearchable)
 
     def list_all(self) -> bytes:
         """Return the lines of all secrets, as in a key log."""
@@ -122,15 +123,17 @@ class Secrets:
 
     def take_new(self) -> bytes:
         """Return the lines of all secrets that are new since the last call, as in a key log."""
-        names = list(self.keylog.changed)
+        client_randoms = list(self.keylog.changed)
         self.keylog.changed.clear()
-        return b"".join(map(self.keylog.lines_of, names))
+        return b"".join(map(self.keylog.lines_of, client_randoms))
 
     def take_used(self) -> bytes:
         """Return the lines of the secrets that have opened records since the last call."""
-        names = [name for name in self.keylog.used if name not in self._written]
-        self._written.update(names)
-        return b"".join(map(self.keylog.lines_of, names))
+        client_randoms = [
+            client_random for client_random in self.keylog.used if client_random not in self._written
+        ]
+        self._written.update(client_randoms)
+        return b"".join(map(self.keylog.lines_of, client_randoms))
 
     def new_tls(self, head: bytes, is_first: bool) -> Any:
         """Return a `TlsConnection` if bytes of a connection are TLS, or may be; otherwise None.
@@ -139,8 +142,8 @@ class Secrets:
         """
         from pulsarctl_wire.capture.tls.connection import TlsConnection
 
-        looks = TlsConnection.looks_like_tls(head)
-        if looks is False and (is_first or not self.keylog.secrets):
+        is_tls = TlsConnection.looks_like_tls(head)
+        if is_tls is False and (is_first or not self.keylog.secrets):
             return None
         if not self.is_live:
             self.search()

@@ -67,8 +67,8 @@ class Part(NamedTuple):
 class Turn(NamedTuple):
     """What is read at a time: the file that begins, by its index among those given, and the parts of files.
 
-    Without `parts` only that file is read, from beginning to end. `followed`: the file was assumed to end
-    where this one begins, at this time (ns).
+    Without `parts` only that file is read, from beginning to end. `followed`: name and first time
+    (ns) of the next file of the series, if this file was assumed to end there.
     """
 
     given: int
@@ -105,7 +105,7 @@ def spans_of(paths: Sequence[str]) -> list[Span | None]:
 
 
 def _span(path: str) -> Span | None:
-    if not os.path.isfile(path):  # it can be read only once
+    if not os.path.isfile(path):  # a pipe can be read only once
         return None
     try:
         source = open_source(path)
@@ -151,35 +151,39 @@ def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | 
 
 def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     """Return the order in which files of these names and spans (None: without times) are read."""
-    first = {index: span.first for index, span in enumerate(spans) if span is not None}
-    by_time = iter(sorted(first, key=lambda index: (first[index], name_key(names[index]))))
-    order = [next(by_time) if index in first else index for index in range(len(names))]
-    numbers = [number for number, index in enumerate(order) if index in first]
-    alike = [series_of(name) for name in names]
-    continued = _find_continuing(order, numbers, alike, spans)
+    first_times = {index: span.first for index, span in enumerate(spans) if span is not None}
+    by_time = iter(sorted(first_times, key=lambda index: (first_times[index], name_key(names[index]))))
+    order = [next(by_time) if index in first_times else index for index in range(len(names))]
+    numbers = [number for number, index in enumerate(order) if index in first_times]
+    series_names = [series_of(name) for name in names]
+    continued = _find_continuing(order, numbers, series_names, spans)
     turns = [Turn(index) for index in order]
     for place, number in enumerate(numbers):
         following = numbers[place + 1] if place + 1 < len(numbers) else -1
         parts = [
             Part(
                 file,
-                None if file == number else first[order[number]],
-                first[order[following]] if file in continued.get(following, ()) else None,
+                None if file == number else first_times[order[number]],
+                first_times[order[following]] if file in continued.get(following, ()) else None,
             )
             for file in [*continued[number], number]
         ]
         if len(parts) > 1 or parts[0].until is not None:
             turns[number] = turns[number]._replace(parts=tuple(parts))
         if spans[order[number]].last is None:  # type: ignore[union-attr]
-            of_series = (file for file in numbers[place + 1 :] if alike[order[file]] == alike[order[number]])
-            if (successor := next(of_series, None)) is not None:
-                followed = names[order[successor]], first[order[successor]]
+            successors = (
+                file
+                for file in numbers[place + 1 :]
+                if series_names[order[file]] == series_names[order[number]]
+            )
+            if (successor := next(successors, None)) is not None:
+                followed = names[order[successor]], first_times[order[successor]]
                 turns[number] = turns[number]._replace(followed=followed)
     overlaps = [
         (names[order[file]], names[order[number]])
         for number, earlier_files in continued.items()
         for file in earlier_files
-        if alike[order[file]] == alike[order[number]]
+        if series_names[order[file]] == series_names[order[number]]
     ]
     notes = _notes(overlaps, names, spans)
     if any(len(earlier_files) == MAX_OPEN_FILES - 1 for earlier_files in continued.values()):
@@ -188,11 +192,11 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
 
 
 def _find_continuing(
-    order: list[int], numbers: list[int], alike: list[str], spans: Sequence[Span | None]
+    order: list[int], numbers: list[int], series_names: list[str], spans: Sequence[Span | None]
 ) -> dict[int, list[int]]:
     """Return which earlier files continue after each of `numbers` begins."""
     continued: dict[int, list[int]] = {}
-    is_open: list[int] = []
+    open_files: list[int] = []
     for number in numbers:
         span = spans[order[number]]
         assert span is not None
@@ -200,11 +204,11 @@ def _find_continuing(
         def goes_on(file: int, number: int = number, first: int = span.first) -> bool:
             earlier = spans[order[file]]
             if earlier is None or earlier.last is None:
-                return alike[order[file]] != alike[order[number]]
+                return series_names[order[file]] != series_names[order[number]]
             return earlier.last > first
 
-        continued[number] = list(filter(goes_on, is_open))[1 - MAX_OPEN_FILES :]
-        is_open = [*continued[number], number]
+        continued[number] = list(filter(goes_on, open_files))[1 - MAX_OPEN_FILES :]
+        open_files = [*continued[number], number]
     return continued
 
 
@@ -254,30 +258,30 @@ def read_all(
     """
     lanes: dict[int, tuple[Lane, str]] = {}
     with ExitStack() as stack:
-        closing = {}
+        file_stacks = {}
         for number, turn in enumerate(turns):
             try:
                 if not turn.parts and turn.followed is None:
                     with open_file(turn.given) as source:
                         yield from decoder.read(source)
                     continue
-                closing[number] = stack.enter_context(ExitStack())
-                lanes[number] = _begin_lane(closing[number].enter_context(open_file(turn.given)), decoder)
+                file_stacks[number] = stack.enter_context(ExitStack())
+                lanes[number] = _begin_lane(file_stacks[number].enter_context(open_file(turn.given)), decoder)
             except CaptureError as error:
                 problem(error)
-            everything = (Part(number, None, None),)
-            parts = [part for part in turn.parts or everything if part.file in lanes]
+            whole_file = (Part(number, None, None),)
+            parts = [part for part in turn.parts or whole_file if part.file in lanes]
             lane_parts = [(lanes[part.file][0], part.since, part.until) for part in parts]
             yield from decoder.read_packets(SideBySide(lane_parts))
             for part in parts:
                 if part.until is None:
-                    finished, name = lanes.pop(part.file)
-                    closing.pop(part.file).close()
-                    following, begins = turns[part.file].followed or ("", finished.time)
-                    if finished.time > begins:
-                        note(f"{following} begins before {name} ends: unpack them to have them merged")
-                    if finished.error is not None:
-                        problem(type(finished.error)(f"{name}: {finished.error}"))
+                    lane, name = lanes.pop(part.file)
+                    file_stacks.pop(part.file).close()
+                    successor, successor_ns = turns[part.file].followed or ("", lane.time)
+                    if lane.time > successor_ns:
+                        note(f"{successor} begins before {name} ends: unpack them to have them merged")
+                    if lane.error is not None:
+                        problem(type(lane.error)(f"{name}: {lane.error}"))
 
 
 def _begin_lane(source: Source, decoder: Decoder) -> tuple[Lane, str]:

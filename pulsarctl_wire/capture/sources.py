@@ -79,7 +79,7 @@ def prefix_errors(name: str) -> Iterator[None]:
 def collect_rarely(every: int = 100_000) -> None:
     """Make garbage collection rare: hundreds of thousands of frames come and go, and hold no cycles.
 
-    It looks for garbage whenever there are `every` new objects.
+    The collector runs whenever there are `every` new objects.
     """
     gc.freeze()
     gc.set_threshold(every, 20, 100)
@@ -102,8 +102,8 @@ def _explain(error: OSError) -> str:
     return hints.get(error.errno or 0, error.strerror or str(error))
 
 
-class _Until(Iterator[_Item]):
-    """The items of an iterable until it raises an error of that kind, which is kept in `error`."""
+class _UntilError(Iterator[_Item]):
+    """The items of an iterable until it raises an error of type `kind`, which is kept in `error`."""
 
     def __init__(self, kind: type[CaptureError], items: Iterable[_Item]) -> None:
         self.error: CaptureError | None = None
@@ -126,8 +126,8 @@ def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, Ra
     """
     window: deque[tuple[int, RawPacket]] = deque()
     newest = 0
-    until = _Until(CaptureError, packets)
-    for numbered in until:
+    packets_until_error = _UntilError(CaptureError, packets)
+    for numbered in packets_until_error:
         time_ns = numbered[1][0] or newest
         if time_ns >= newest:
             newest = time_ns
@@ -140,8 +140,8 @@ def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, Ra
         if len(window) > LATEST:
             yield window.popleft()
     yield from window
-    if until.error is not None:
-        raise until.error
+    if packets_until_error.error is not None:
+        raise packets_until_error.error
 
 
 class Reading(NamedTuple):
@@ -187,7 +187,7 @@ class Decoder:
         self.sources: list[str] = []
         """The names of the sources read so far."""
         self.without_packets: list[str] = []
-        """Those of them that hold no packets."""
+        """The names of those sources that hold no packets."""
         self.forms: list[str] = []
         """What the texts among the sources are, in words."""
         self.packets = 0
@@ -262,7 +262,7 @@ class Decoder:
             self.knowledge.listeners = file.listeners
         if not isinstance(file, files.SideBySide):
             self.numbers.add(self.packets + 1, None if file is None else self.sources[-1], 1)
-        reader = file if self._places else None
+        place_reader = file if self._places else None
         if isinstance(file, files.PacketReader):
             file.on_secrets = self.take_secrets
         has_logs = self.secrets.has_logs
@@ -270,8 +270,8 @@ class Decoder:
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
         if isinstance(file, files.SideBySide):
             numbered = self._number_merged(file)
-        if reader is not None and self._sort:  # by the time that a packet is followed, others were read
-            numbered = ((place | reader.offset, packet) for packet in packets)
+        if place_reader is not None and self._sort:  # noted now: sorting reads packets ahead
+            numbered = ((place | place_reader.offset, packet) for packet in packets)
         try:
             for number, packet in in_order(numbered) if self._sort else numbered:
                 self.packets += 1
@@ -284,7 +284,7 @@ class Decoder:
                 if segment is not None:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
-                    position = number if reader is None or self._sort else place | reader.offset
+                    position = number if place_reader is None or self._sort else place | place_reader.offset
                     if self._has_new_secrets or (has_logs and self.secrets.poll()):
                         self._has_new_secrets = False
                         yield from self.reassembler.retry()
@@ -330,11 +330,11 @@ class Decoder:
         """Yield the events of what a text shows: a capture file, packets, connections of a log, or frames."""
         from pulsarctl_wire.capture.text.forms import choose_form  # seldom needed, and slow to import
 
-        chunks = _Until(DamagedCapture, chain([head], iter(read, b"")))
+        chunks = _UntilError(DamagedCapture, chain([head], iter(read, b"")))
         form, lines = choose_form(split_lines(chunks))
         if form.name not in self.forms:
             self.forms.append(form.name)
-        dumps = _Until(CaptureError, form.parse(lines))
+        dumps = _UntilError(CaptureError, form.parse(lines))
         first: list[Dump] = []
         for dump in dumps:
             first.append(dump)
@@ -371,7 +371,7 @@ class Decoder:
             yield from self._read_frames(dumps, is_unfiltered)
         else:
             links = [LINKS[dump.link or link_of(dump.data)] for dump in first]
-            link = max(links, key=links.count)  # of a packet that is not IP
+            link = max(links, key=links.count)  # for packets whose own bytes do not show it
             yield from self.read_packets(
                 (dump.time_ns, LINKS[dump.link or link_of(dump.data)] or link, dump.data, len(dump.data))
                 for dump in dumps
@@ -403,7 +403,7 @@ class Decoder:
     def _read_frames(self, dumps: Iterable[Dump], is_unfiltered: bool = True) -> Iterator[list[Event]]:
         """Yield the frames in bytes without packets; the command of each frame gives its direction.
 
-        Unless these are the whole text, other bytes between the frames are left out.
+        Unless `is_unfiltered`, bytes that neither begin nor continue a frame are left out.
         """
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
@@ -418,8 +418,8 @@ class Decoder:
             state.track(events)
             return events
 
-        until = _Until(DamagedCapture, dumps)
-        for dump in until:
+        dumps_until_error = _UntilError(DamagedCapture, dumps)
+        for dump in dumps_until_error:
             data, time_ns = dump.data, dump.time_ns
             if not (is_unfiltered or belongs(stream, data)):
                 continue
@@ -433,8 +433,8 @@ class Decoder:
             yield track(events)
         yield track(stream.close())
         state.end()
-        if until.error is not None:
-            raise until.error
+        if dumps_until_error.error is not None:
+            raise dumps_until_error.error
 
 
 def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:

@@ -25,7 +25,7 @@ from pulsarctl_wire.wire.fixed import u16_at, u32_at
 
 UDP: Final = 17
 _GRE: Final = 47
-_CARRIED: Final = {4: (IP, 0), 41: (IP, 0), 137: (MPLS, 0), 97: (BRIDGED, 2), 50: (ENCRYPTED, 0)}
+_TUNNELS: Final = {4: (IP, 0), 41: (IP, 0), 137: (MPLS, 0), 97: (BRIDGED, 2), 50: (ENCRYPTED, 0)}
 """IP protocol (IPv4, IPv6, MPLS, EtherIP, ESP) -> what it carries, and where."""
 
 _VXLAN_GPE: Final = 4790
@@ -54,8 +54,8 @@ def inner_header(protocol: int, data: bytes, pos: int) -> Header:
         return _in_udp(u16_at(data, pos + 2), data, pos + 8)
     if protocol == _GRE:
         return _in_gre(data, pos)
-    if protocol in _CARRIED:
-        kind, size = _CARRIED[protocol]
+    if protocol in _TUNNELS:
+        kind, size = _TUNNELS[protocol]
         return kind, pos + size
     return NO_TUNNEL, pos
 
@@ -87,9 +87,9 @@ def _in_erspan(data: bytes, pos: int) -> Header:
         return BRIDGED, pos + 8
     if version != 2:
         return UNKNOWN_VERSION, pos
-    about = u16_at(data, pos + 10)
-    kind = {0: BRIDGED, 2: IP}.get(about >> 10 & 0x1F, NOT_IP)
-    return kind, pos + 12 + (about & 1) * 8  # of the platform
+    flags = u16_at(data, pos + 10)
+    kind = {0: BRIDGED, 2: IP}.get(flags >> 10 & 0x1F, NOT_IP)
+    return kind, pos + 12 + (flags & 1) * 8  # the subheader of the platform
 
 
 def _in_udp(port: int, data: bytes, pos: int) -> Header:

@@ -21,14 +21,14 @@ KEPT_BYTES: Final = 64 * 1024 * 1024
 """Bytes of packets that are kept because a later event may need them."""
 
 MAX_COMMENTS: Final = 32
-"""Maximum number of comments on a packet's events, and of further ones; those beyond are counted."""
+"""Maximum number of comments on a packet's events, and of those on the packet; more are only counted."""
 
 _COST: Final = 128  # bytes of memory for a kept packet, besides its own
 _SECTION, _INTERFACE, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
 _RECEIVED, _DROPPED = 4, 5  # isb_ifrecv, isb_ifdrop
 _SECRETS_SIZE: Final = 1 << 20
 _RESOLUTION: Final = struct.pack("<HHB3x", 9, 1, 9)  # if_tsresol 10^-9
-_WAITING: Final = 1_024  # packets for which selected ones wait for late events
+_DELAY: Final = 1_024  # packets after which a selected one is written: late events may comment on it
 _PADDINGS: Final = (b"", bytes(1), bytes(2), bytes(3))
 _head: Final = struct.Struct("<7I").pack
 _u32: Final = struct.Struct("<I").pack
@@ -106,8 +106,8 @@ class EventWriter:
     `begin`, or the first packet seen, truncates the stream.
 
     With comments, selected packets wait for later events in them: call `close` at the end. `about` is as in
-    `PcapngWriter`, `comments` are those of packets by number. Further ones come with the events, and go to
-    the packets that complete these; `uncommented` counts those that came when their packets were written.
+    `PcapngWriter`, `comments` are those on packets, by number. Comments on an event go to the packet that
+    completes it; `uncommented` counts the events whose packet was already written.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class EventWriter:
             self._bytes -= len(dropped[2]) + _COST
         if self._selected_bytes > KEPT_BYTES:
             self.close()
-        elif self._selected and next(iter(self._selected)) < number - 2 * _WAITING:  # many at a time
-            self._write(number - _WAITING)
+        elif self._selected and next(iter(self._selected)) < number - 2 * _DELAY:  # many at a time
+            self._write(number - _DELAY)
 
     def select(self, number: int) -> bool:
         """Select packet `number`, whatever it holds; return whether it was kept, and not selected before."""
@@ -204,10 +204,10 @@ class EventWriter:
 
 @dataclass(slots=True)
 class _Selected:
-    """A packet that will be written: the comments on the events that it completes, and further ones."""
+    """A packet that will be written: the comments on the events that it completes, and those on itself."""
 
     packet: RawPacket
-    further: Sequence[str]
+    own_comments: Sequence[str]
     comments: list[str] = field(default_factory=list)
     count: int = 0
 
@@ -219,6 +219,6 @@ class _Selected:
 
     def list_comments(self) -> list[str]:
         """Return the comments, with one about those that are left out."""
-        comments = [*self.comments, *self.further[:MAX_COMMENTS]]
-        left_out = self.count + len(self.further) - len(comments)
+        comments = [*self.comments, *self.own_comments[:MAX_COMMENTS]]
+        left_out = self.count + len(self.own_comments) - len(comments)
         return [*comments, f"… {left_out} more"] if left_out else comments

@@ -1,6 +1,6 @@
 """Opens the records of one TLS connection: bytes of both directions in, plain bytes and facts out.
 
-Records are opened in the order of their direction. What cannot be opened yet, because its secret may still
+Records are opened in order within their direction. What cannot be opened yet, because its secret may still
 come or because only later records will show its number, waits, at most `limit` bytes of it. Plain bytes come
 out in the order in which their records were captured, so those of one direction may wait for the other one.
 Whatever comes in, nothing raises.
@@ -34,15 +34,15 @@ class Piece(NamedTuple):
     data: bytes
     """Empty if bytes are missing at the end."""
     missing: int
-    """Plain bytes, about, that are lost before these."""
+    """Roughly how many plain bytes are lost before these."""
     time_ns: int | None
     packet: int
 
 
 class TlsConnection:
-    """A TLS connection whose secrets are in a key log, or are not.
+    """A TLS connection, which the secrets in `keylog` may open.
 
-    `limit` bounds the bytes that wait; then those records are given up whose secret is still missing.
+    `limit` bounds the bytes that wait; beyond it, records whose secret is still missing are given up.
     """
 
     def __init__(self, keylog: KeyLog, *, limit: int = MAX_HELD) -> None:
@@ -169,7 +169,7 @@ class TlsConnection:
             side.missing = 0
 
     def _mark_hole(self, side: Side, size: int, pieces: list[Piece]) -> None:
-        """Note that it is not known which records come next, and that `size` bytes of them are lost."""
+        """Add a hole of `size` lost bytes, after which it is not known which record comes next."""
         time_ns, packet = self._last
         entry = Entry(side.from_client, b"", b"", time_ns, packet)
         entry.missing = size
@@ -185,7 +185,7 @@ class TlsConnection:
             self._give_up(pieces)
 
     def _advance(self, pieces: list[Piece]) -> None:
-        """Open what can be opened, and pass on what nothing earlier waits before."""
+        """Open what can be opened, and pass on the plain bytes of records up to the first one that waits."""
         if self._keylog.version != self._version:
             self._version = self._keylog.version
             self._opening.reopen()

@@ -9,7 +9,7 @@ _IN_SPLITS: Final = "read in splits, where none is opened; --keylog FILE opens i
 
 
 class TlsCounts:
-    """Counts of several captures, or of parts of one, can be merged."""
+    """Counts by reason. Those of several captures, or of parts of one, can be merged."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()  # by kind of reason; "": opened
@@ -43,6 +43,6 @@ class TlsCounts:
             if kind:
                 texts.append(f"{self._reasons[kind]}{others}")
         if "no secret" in self._counts:
-            known = f"{secrets:,} secret{'s' * (secrets != 1)} of other connections known"
-            texts.append(known if secrets else "--keylog FILE names a key log")
+            text = f"{secrets:,} secret{'s' * (secrets != 1)} of other connections known"
+            texts.append(text if secrets else "--keylog FILE names a key log")
         return "; ".join(texts)

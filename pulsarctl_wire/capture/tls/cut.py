@@ -10,9 +10,9 @@ def begins_frame(plain: bytes) -> bool:
 
 
 def split_parts(plain: bytes, holes: list[tuple[int, int]], offset: int) -> tuple[list[Part], int]:
-    """Return what is between the holes, and how many bytes are missing after it.
+    """Return the parts of `plain` between the holes, and how many bytes are missing after the last part.
 
-    Holes are places in a record's body, whose bytes from `offset` on became these.
+    `holes` are places in the record's body, whose bytes from `offset` on were decrypted to `plain`.
     """
     parts: list[Part] = []
     start = missing = 0
@@ -30,7 +30,7 @@ def split_parts(plain: bytes, holes: list[tuple[int, int]], offset: int) -> tupl
 
 
 def strip_kind(parts: list[Part]) -> tuple[list[Part], int]:
-    """Return the parts without padding and the content's type that end a record of TLS 1.3, and that type."""
+    """Cut padding and content type off the end of a TLS 1.3 record; return the parts left, and the type."""
     missing, data = parts[-1]
     data = data.rstrip(b"\0")
     return [*parts[:-1], (missing, data[:-1])], data[-1] if data else 0

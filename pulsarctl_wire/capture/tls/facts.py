@@ -42,7 +42,7 @@ class DirectionFacts:
     closed_alerts: int = 0
     """Those of them that are alerts, as TLS 1.2 shows: most likely close_notify."""
     failed_tags: int = 0
-    """Those of them for which there was a key, whose tag did not fit."""
+    """Those of them whose tag did not fit, though there was a key."""
     unproven_records: int = 0
     """Records of which bytes are missing: what is left of them was opened, but their tags prove nothing."""
     lost_bytes: int = 0
@@ -86,14 +86,14 @@ class TlsFacts:
     packets: list[int] = field(default_factory=list)
     """The first packets of the connection, up to those with application data."""
     earlier: dict[int, list[int]] = field(default_factory=dict)
-    """Packet that completes a record -> those before it that hold other parts of it; the newest of them."""
+    """Packet that completes a record -> earlier packets with other parts of it; only the newest records."""
     alerts: list[Alert] = field(default_factory=list)
-    """The first `connection.MAX_ALERTS`."""
+    """The first `opening.MAX_ALERTS`."""
     client: DirectionFacts = field(default_factory=DirectionFacts)
     server: DirectionFacts = field(default_factory=DirectionFacts)
-    """What the caller takes for the client and for the server sent."""
+    """What was sent by the sides that the caller takes for client and server."""
     trial: str = ""
-    """What was found by trial, or that nothing was: "record 80,006 of client ab12…"."""
+    """What was found by trial: "record 80,006 of the client, client random ab12cd34…"; "" if nothing."""
     reason: str = ""
     """Why application data was not opened; "" if all was."""
     problem: str = ""

@@ -26,7 +26,7 @@ MAX_EFFORT: Final = 1 << 30
 """Record numbers that are tried for all connections."""
 MASTER: Final = "CLIENT_RANDOM"
 """The label of a TLS 1.2 master secret."""
-_USED: Final = re.compile(
+_USABLE_LABEL: Final = re.compile(
     rb"(CLIENT_RANDOM|CLIENT_EARLY_TRAFFIC_SECRET|(?:CLIENT|SERVER)_(?:HANDSHAKE_TRAFFIC_SECRET|TRAFFIC_SECRET_[0-9]{1,6}))"
 )
 _LINE: Final = re.compile(
@@ -40,7 +40,7 @@ _IGNORED: Final = re.compile(rb"^[ \t\r]*(?:#.*)?$", re.M)
 _BOM: Final = b"\xef\xbb\xbf"
 _PIECE: Final = 1 << 20
 _SIZES: Final = {32, 48}
-"""Of secrets, in bytes: as long as the hash; the master secret has 48."""
+"""Sizes of secrets, in bytes: that of the hash (32 or 48); a master secret has 48."""
 
 
 class KeyLog:
@@ -91,7 +91,7 @@ class KeyLog:
             end = piece.find(b"\n")
             if end < 0:
                 return
-            piece = piece[end:]  # the line feed ends what was counted when it became too long
+            piece = piece[end:]  # keep the line feed: the line was only counted as bad so far
             self._rest = b""
             self._is_in_long_line = False
         text = self._rest + piece
@@ -100,7 +100,7 @@ class KeyLog:
         if end:
             self._take_lines(text[:end])
         if len(self._rest) > MAX_LINE:
-            self._count_bad(1, self._lines + 1)
+            self._count_bad_lines(1, self._lines + 1)
             self.long_lines += 1
             self._rest = b""
             self._is_in_long_line = True
@@ -119,26 +119,28 @@ class KeyLog:
                     _SESSION + bytes.fromhex(match[1].decode()), MASTER, bytes.fromhex(match[2].decode())
                 )
             body = text[:-1]  # else an empty line would follow the last line feed
-            bad = lines - understood - sum(1 for _ in _IGNORED.finditer(body))
-            if bad > 0:
+            bad_lines = lines - understood - sum(1 for _ in _IGNORED.finditer(body))
+            if bad_lines > 0:
                 self.long_lines += sum(len(line) > MAX_LINE for line in body.split(b"\n"))
-                self._count_bad(bad, self._lines + 1 if self.first_bad_line else self._find_bad(body))
+                self._count_bad_lines(
+                    bad_lines, self._lines + 1 if self.first_bad_line else self._find_bad_line(body)
+                )
         self._lines += lines
 
-    def _find_bad(self, text: bytes) -> int:
+    def _find_bad_line(self, text: bytes) -> int:
         """Return the number of the first line that is not understood."""
         for number, line in enumerate(text.split(b"\n"), self._lines + 1):
             if not (_LINE.match(line) or _IGNORED.match(line) or _BY_SESSION.match(line)):
                 return number
         return self._lines + 1
 
-    def _count_bad(self, lines: int, first: int) -> None:
+    def _count_bad_lines(self, lines: int, first: int) -> None:
         self.bad_lines += lines
         self.first_bad_line = self.first_bad_line or first
 
     def _add(self, label: bytes, client_random: bytes, secret: bytes) -> None:
         """Keep a secret, if it can open records."""
-        if not _USED.fullmatch(label) or len(client_random) != 64 or len(secret) // 2 not in _SIZES:
+        if not _USABLE_LABEL.fullmatch(label) or len(client_random) != 64 or len(secret) // 2 not in _SIZES:
             self.other_labels += 1
             return
         self._keep(bytes.fromhex(client_random.decode()), label.decode(), bytes.fromhex(secret.decode()))
@@ -148,9 +150,9 @@ class KeyLog:
         if labels is None:
             if len(self._sessions) >= MAX_SESSIONS:
                 oldest = list(islice(self._sessions, max(MAX_SESSIONS // 8, 1)))
-                for each in oldest:
-                    del self._sessions[each]
-                    self.used.pop(each, None)
+                for old_key in oldest:
+                    del self._sessions[old_key]
+                    self.used.pop(old_key, None)
                 self.forgotten += len(oldest)
             labels = self._sessions[key] = {}
         if labels.get(name) == value or (name not in labels and len(labels) >= MAX_LABELS):
@@ -171,9 +173,9 @@ class KeyLog:
             self._keep(client_random, MASTER, labels[MASTER])
 
     def find_traffic_secrets(self, only: bytes = b"") -> Iterator[tuple[bytes, str, bytes]]:
-        """Yield client random, label and secret of TLS 1.3's application data: those not used yet first.
+        """Yield client random, label and secret of TLS 1.3's application data: unused client randoms first.
 
-        `only` is a client random whose secrets alone are asked for.
+        `only`: yield only the secrets of this client random; b"": all.
         """
         sessions = {only: self.secrets_of(only)} if only else self._sessions
         for is_used in (False, True):
@@ -210,12 +212,12 @@ class KeyLog:
         problems = []
         if self.bad_lines:
             lines = "line" if self.bad_lines == 1 else "lines"
-            long = f" ({self.long_lines:,} over {MAX_LINE:,} bytes)" if self.long_lines else ""
+            long_lines = f" ({self.long_lines:,} over {MAX_LINE:,} bytes)" if self.long_lines else ""
             first = f"the first is line {self.first_bad_line:,}"
-            problems.append(f"key log: {self.bad_lines:,} {lines} not understood{long}, {first}")
+            problems.append(f"key log: {self.bad_lines:,} {lines} not understood{long_lines}, {first}")
         if self.forgotten:
-            kept = f"only the secrets of the last {MAX_SESSIONS:,} connections are kept"
-            problems.append(f"key log: {kept}, those of {self.forgotten:,} were dropped")
+            bound = f"only the secrets of the last {MAX_SESSIONS:,} connections are kept"
+            problems.append(f"key log: {bound}, those of {self.forgotten:,} were dropped")
         return problems
 
 
@@ -225,17 +227,17 @@ class KeyLogFile:
     def __init__(self, path: str | os.PathLike[str], keylog: KeyLog) -> None:
         self._path = Path(path)
         self._keylog = keylog
-        self._place = -1, -1  # device and inode
+        self._identity = -1, -1  # device and inode
         self._position = 0
 
     def refresh(self) -> None:
-        """Feed what is new to the key log. Raises CaptureError if the file cannot be read."""
+        """Feed the new bytes of the file to the key log. Raises CaptureError if the file cannot be read."""
         try:
             status = self._path.stat()
-            place = status.st_dev, status.st_ino
+            identity = status.st_dev, status.st_ino
             is_file = stat.S_ISREG(status.st_mode)
-            if place != self._place or (is_file and status.st_size < self._position):
-                self._place, self._position = place, 0
+            if identity != self._identity or (is_file and status.st_size < self._position):
+                self._identity, self._position = identity, 0
             elif not is_file or status.st_size == self._position:
                 return
             with self._path.open("rb") as file:

@@ -17,7 +17,7 @@ from pulsarctl_wire.capture.tls.suites import AES_128_13, AES_256_13, CHACHA_13,
 
 _BLOCK: Final = 65_536
 """Numbers that one call tries: those that differ in the last two bytes only."""
-_SIZE: Final = 16
+_KEYSTREAM_SIZE: Final = 16
 """Bytes of keystream for each."""
 _HEAD: Final = 9
 """Bytes of a frame that are compared: two sizes, and the tag of the command's type."""
@@ -32,14 +32,14 @@ TAG_COST: Final = 256
 MAX_SPAN: Final = 1 << 27
 """Numbers that are tried at most."""
 _MAX_TAGS: Final = 1 << 17
-"""The same by their tags."""
+"""Numbers that are tried at most by their tags."""
 _MIN_TAGS: Final = 4_096
-"""Numbers whose tags are tried with every key, before more are with any."""
+"""Numbers whose tags are tried with every key, before more are tried with any key."""
 _GENERATIONS: Final = 3
 """Key updates before the capture that are tried."""
 
 Sealed = tuple[int, bytes, bytes]
-"""A record: how many came since the first one, header, body."""
+"""A sealed record: its index (records since the first one), header, body."""
 
 
 class Found(NamedTuple):
@@ -52,11 +52,11 @@ class Found(NamedTuple):
     updates: int
     """Key updates since the secret in the log."""
     number: int
-    """Of the record of index 0; below 0 if that was sealed with an earlier key."""
+    """The number of the record of index 0; below 0 if this record was sealed with an earlier key."""
 
 
 class _Key(NamedTuple):
-    """What is tried."""
+    """A key that is tried."""
 
     client_random: bytes
     is_client: bool
@@ -64,11 +64,11 @@ class _Key(NamedTuple):
     suite: Suite
     updates: int
     weight: int
-    """The more, the more numbers are tried."""
+    """The larger it is, the more numbers are tried."""
 
 
 def choose_records(sealed: list[Sealed]) -> list[Sealed]:
-    """Return the few records that are tried: those first that can hardly begin within a frame."""
+    """Return the few records that are tried: first those that most likely begin with a frame."""
     after_full = {index + 1 for index, _, body in sealed if len(body) > _FULL_BODY}
     large = [record for record in sealed if len(record[2]) >= MIN_BODY]
     return sorted(large, key=lambda record: record[0] in after_full)[:_MAX_RECORDS]
@@ -79,29 +79,29 @@ class Keystream:
 
     def __init__(self) -> None:
         low = b"".join(number.to_bytes(2, "big") for number in range(_BLOCK))
-        self._counters = bytearray(_SIZE * _BLOCK)  # a nonce of 12 bytes and the number 2, for each
-        self._counters[10::_SIZE] = low[0::2]
-        self._counters[11::_SIZE] = low[1::2]
-        self._counters[15::_SIZE] = b"\x02" * _BLOCK
+        self._counters = bytearray(_KEYSTREAM_SIZE * _BLOCK)  # a nonce of 12 bytes and the number 2, for each
+        self._counters[10::_KEYSTREAM_SIZE] = low[0::2]
+        self._counters[11::_KEYSTREAM_SIZE] = low[1::2]
+        self._counters[15::_KEYSTREAM_SIZE] = b"\x02" * _BLOCK
         self._high = bytearray(10)
-        self._output = bytearray(_SIZE * _BLOCK + _SIZE)
+        self._output = bytearray(_KEYSTREAM_SIZE * _BLOCK + _KEYSTREAM_SIZE)
 
     def search(self, opener: Opener, records: list[Sealed], block: int, encryptor: Any) -> int | None:
-        """Return the number that the record of index 0 has if one of these has a number in this block."""
+        """Try a block of numbers for `records`; return the number of the record of index 0, or None."""
         nonce = int.from_bytes(opener.iv, "big") ^ block * _BLOCK
         low = nonce % _BLOCK
         for place, byte in enumerate((nonce // _BLOCK).to_bytes(10, "big")):
             if self._high[place] != byte:
                 self._high[place] = byte
-                self._counters[place::_SIZE] = bytes([byte]) * _BLOCK
+                self._counters[place::_KEYSTREAM_SIZE] = bytes([byte]) * _BLOCK
         output = self._output
         encryptor.update_into(self._counters, output)
-        column = output[4::_SIZE]
+        column = output[4::_KEYSTREAM_SIZE]
         for index, header, body in records:
             first, fifth, type_tag = body[0], body[5], body[8] ^ 8
             place = column.find(body[4])
             while place >= 0:
-                start = place * _SIZE
+                start = place * _KEYSTREAM_SIZE
                 if output[start + 5] == fifth and output[start] == first and output[start + 8] == type_tag:
                     number = block * _BLOCK + (place ^ low)
                     if opener.open(number, header, body) is not None:
@@ -112,7 +112,7 @@ class Keystream:
 
 @cache
 def make_keystream() -> Keystream:
-    """Return the only one: it has 2 MiB, and takes some milliseconds to make."""
+    """Return the only `Keystream`: it has 2 MiB, and takes some milliseconds to make."""
     return Keystream()
 
 
@@ -123,7 +123,7 @@ def _make_encryptor(key: bytes) -> Any:
 
 
 def try_tags(opener: Opener, record: Sealed, first: int, last: int) -> int | None:
-    """Return the number that the record of index 0 has if this one's is from `first` up to `last`."""
+    """Try the numbers from `first` up to `last` for `record`; return the number of the record of index 0."""
     index, header, body = record
     for number in range(first, last):
         if opener.open(number, header, body) is not None:
@@ -132,7 +132,7 @@ def try_tags(opener: Opener, record: Sealed, first: int, last: int) -> int | Non
 
 
 def find_number(keylog: KeyLog, opener: Opener, records: list[Sealed], first: int, last: int) -> int | None:
-    """Return the number that the record of index 0 has if that is from `first` up to `last`.
+    """Try the numbers from `first` up to `last` for `records`; return the number of the record of index 0.
 
     Numbers are tried as long as `KeyLog.effort` lasts.
     """
@@ -155,7 +155,7 @@ def find_number(keylog: KeyLog, opener: Opener, records: list[Sealed], first: in
 class Search:
     """A search for the secret and the numbers of the records of one direction.
 
-    `only` is the client random, b"" if it is not known; and so is None for the suite.
+    `only` is the client random, b"" if it is not known; `suite` is None if it is not known.
     """
 
     def __init__(self, keylog: KeyLog, *, is_client: bool, only: bytes, suite: Suite | None) -> None:
@@ -164,9 +164,9 @@ class Search:
         self._only = only
         self._suite = suite
         self.highest = 0
-        """So many numbers were tried with the likely keys, or fewer with those of ChaCha20."""
+        """How many numbers were tried with the likeliest key; with keys of ChaCha20, fewer were."""
         self.is_exhausted = False
-        """Whether too much was tried before."""
+        """Whether earlier trials have left too little effort for another one."""
         self.keys = 0
         """Keys that were tried: some secrets fit two ciphers, and key updates make further ones."""
 
@@ -178,18 +178,18 @@ class Search:
         records = choose_records(records)
         if not keys:
             return None
-        whole = sum(key.weight for key in keys)
+        total_weight = sum(key.weight for key in keys)
         for is_first in (True, False):
             for key in keys:
                 opener = open_13(key.suite, key.secret)
                 is_fast = key.suite.mode == GCM
-                least = _BLOCK if is_fast else _MIN_TAGS
-                most = span * key.weight // whole // (1 if is_fast else TAG_COST)
-                first, last = (0, least) if is_first else (least, most)
+                low_end = _BLOCK if is_fast else _MIN_TAGS
+                high_end = span * key.weight // total_weight // (1 if is_fast else TAG_COST)
+                first, last = (0, low_end) if is_first else (low_end, high_end)
                 number = find_number(self._keylog, opener, records, first, last)
                 if number is not None:
                     return Found(opener, key.client_random, key.is_client, key.updates, number)
-        self.highest = max(_BLOCK, span * keys[0].weight // whole)
+        self.highest = max(_BLOCK, span * keys[0].weight // total_weight)
         return None
 
     def _list_keys(self) -> Iterator[_Key]:

@@ -21,11 +21,11 @@ from pulsarctl_wire.capture.tls.suites import CHACHA, Suite, suite_of
 MAX_MESSAGE: Final = 65_536
 """Bytes of a handshake message that is kept; a larger one is skipped."""
 _MAX_SKIPS: Final = 64
-"""Records of a TLS 1.3 handshake, if its secrets are missing in the key log."""
+"""Records of a TLS 1.3 handshake that are skipped, if the key log has no secrets for it."""
 _MAX_CLIENTS: Final = 16_384
 """Client randoms that are tried if a connection's own was not captured."""
 _MAX_EARLY: Final = 65_536
-"""Records of early data that a server rejects."""
+"""Records of rejected early data that are skipped."""
 
 
 class Negotiation:
@@ -44,7 +44,7 @@ class Negotiation:
         self._tried_version = -1  # of the key log whose client randoms were tried
         self._has_ticket = False
         self._offers_early_data = False
-        self._is_hello_done = False  # of the server's messages, since its hello
+        self._is_hello_done = False  # the server has sent ServerHelloDone since its ServerHello
         self._finished = 0  # sides that have finished the last handshake, as bits
 
     @property
@@ -235,7 +235,7 @@ class Negotiation:
         return self._note_use()
 
     def is_undecided(self, side: Side) -> bool:
-        """Return whether the server is about to say whether it accepts the early data that is next."""
+        """Return whether early data is next, and the server has yet to say whether it accepts that."""
         secrets = self._keylog.secrets_of(self.client_random)
         is_said = self.facts.early_data or "SERVER_HANDSHAKE_TRAFFIC_SECRET" not in secrets
         return side.stage == EARLY and not is_said
@@ -246,7 +246,7 @@ class Negotiation:
         return MASTER in self._keylog.secrets_of(self.client_random)
 
     def find_client(self, side: Side, entry: Entry) -> None:
-        """Find out whose connection it is, if the ClientHello was not captured: whose key opens record 0."""
+        """Find the client random if the ClientHello was not captured: the one whose key opens record 0."""
         if self.client_random or self.suite is None or self._tried_version == self._keylog.version:
             return
         self._tried_version = self._keylog.version

@@ -37,11 +37,11 @@ _SLACK: Final = 16
 _MAX_TRIED: Final = 64
 """Records after a hole that are tried in vain before a direction is given up."""
 _SPANS: Final = ((512, 1 << 26), (64, 1 << 25), (8, 1 << 24), (2, 1 << 22))
-"""Records that wait, joined midway, and numbers that are tried then."""
+"""On a connection joined midway: how many records wait, and how many numbers are tried then."""
 _HOLE_SPAN: Final = 1 << 24
-"""The same for those that wait before a hole."""
+"""Numbers that are tried if a hole follows the records that wait."""
 _EARLY_SPAN: Final = 1 << 20
-"""The same if the beginning of the handshake was captured."""
+"""Numbers that are tried at most if the beginning of the handshake was captured."""
 _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
@@ -143,7 +143,7 @@ class Opening:
     # -- records in clear
 
     def _is_clear(self, entry: Entry) -> bool:
-        """Return whether a record is in clear, and not one of TLS 1.2 on a connection joined midway."""
+        """Return whether a record is in clear: on TLS 1.2 joined midway, those of any type may be sealed."""
         kind, body = entry.header[0], entry.body
         if kind == HANDSHAKE:
             negotiation = self.negotiation
@@ -170,7 +170,7 @@ class Opening:
     # -- keys
 
     def _prepare(self, side: Side, entry: Entry) -> bool:
-        """See that a side has the key and number of its next record, or is closed; return whether it is."""
+        """Give a side the key and number of its next record, or close it; return False if it must wait."""
         negotiation = self.negotiation
         if reason := negotiation.find_reason():
             self.close(side, reason)
@@ -227,7 +227,7 @@ class Opening:
         return True
 
     def _fail(self, side: Side, entry: Entry) -> bool:
-        """Take note that a record's tag does not fit."""
+        """Handle a record whose tag does not fit; return whether it need not wait any more."""
         if side.skips > 0:  # it was sealed with a key that is not known
             side.skips -= 1
             side.facts.closed_records += 1
@@ -264,7 +264,7 @@ class Opening:
             return self._leave_closed(side, entry)
         parts, end = split_parts(plain, entry.holes, opener.offset)
         kind = entry.header[0]
-        if opener.is_13 and not end:  # the last byte is there, which tells what it is
+        if opener.is_13 and not end:  # the last byte, which tells the type, was captured
             parts, kind = strip_kind(parts)
         elif opener.is_13 and plain.startswith(_TICKET) and side is self.negotiation.server:
             kind = HANDSHAKE
@@ -279,11 +279,11 @@ class Opening:
         """Return the key of a cut record of TLS 1.3: the next one, if the handshake's end was cut, too."""
         secret = self.negotiation.application_secret(side)
         if secret is not None:
-            later = open_13(opener.suite, secret)
-            if begins_frame(later.open_unproven(0, entry.body) or b""):
+            next_opener = open_13(opener.suite, secret)
+            if begins_frame(next_opener.open_unproven(0, entry.body) or b""):
                 side.enter(APPLICATION)
-                side.use(later)
-                return later
+                side.use(next_opener)
+                return next_opener
         return opener
 
     def _pass_hole(self, side: Side, entry: Entry) -> None:
@@ -356,7 +356,7 @@ class Opening:
         return True
 
     def _find_midway(self, side: Side) -> bool:
-        """Find secret and number of a side's records by trial; return whether that has ended."""
+        """Find secret and number of a side's records by trial; return False if they must wait."""
         negotiation = self.negotiation
         if self._is_12(side) or negotiation.has_master:
             for each in self._sides:
@@ -373,9 +373,9 @@ class Opening:
             suite=negotiation.suite,
         )
         sealed, count = self._list_sealed(side)
-        fresh = [record for record in sealed if record[0] >= side.tried or self.is_final]
+        new_records = [record for record in sealed if record[0] >= side.tried or self.is_final]
         side.tried = count
-        found = search.find(fresh or sealed, span)
+        found = search.find(new_records or sealed, span)
         if found is not None:
             self._join(side, found)
             return True
@@ -410,9 +410,9 @@ class Opening:
         if side.holes:
             return min(_HOLE_SPAN, last_span)
         records = len(side.waiting)
-        for least, span in _SPANS:
-            if records >= least:
-                return min(span, last_span) if side.tried < least else 0
+        for min_records, span in _SPANS:
+            if records >= min_records:
+                return min(span, last_span) if side.tried < min_records else 0
         return 0
 
     def _is_12(self, side: Side) -> bool:

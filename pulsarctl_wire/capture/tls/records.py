@@ -1,7 +1,7 @@
 """Cuts the bytes of one direction into TLS records, and finds where records begin again after a hole.
 
-A record is a header of 5 bytes (type, version, length) and a body. There, records begin where the header
-of one is followed by the header of another one, or by the end of what has come so far.
+A record is a header of 5 bytes (type, version, length) and a body. After a hole, records begin where the
+header of one is followed by the header of another one, or by the end of what has come so far.
 """
 
 import re
@@ -86,7 +86,7 @@ class RecordReader:
     def take(self, data: bytes) -> list[Record]:
         """Take the next bytes; return the records that they complete.
 
-        If what follows them is no record, that ends the list and sets `is_lost`: call it again.
+        Bytes that are no record end the list and set `is_lost`: then call `take` again.
         """
         if self._buffer:
             data = self._buffer + data  # at most a record's size, which a few segments complete
@@ -143,7 +143,7 @@ class RecordReader:
         return records, size - cut
 
     def take_holes(self) -> list[tuple[int, int]]:
-        """Return where bytes are missing in the body of the first record that was returned last."""
+        """Return, and forget, where bytes are missing in the body of the first record of the last list."""
         holes = self.holes
         self.holes = []
         return holes

@@ -55,7 +55,7 @@ class Opener:
         """The traffic secret of TLS 1.3."""
         self.is_13 = is_13
         self._iv = int.from_bytes(iv, "big")
-        self._salt = b"" if is_13 or suite.mode == CHACHA else iv  # then each record has the nonce's rest
+        self._salt = b"" if is_13 or suite.mode == CHACHA else iv  # iv: each record has the rest of the nonce
         self._tag_size = suite.tag_size
         self._aead = _make_aead(suite, key)
 
@@ -89,14 +89,13 @@ class Opener:
                 nonce = (self._iv ^ number).to_bytes(_IV_SIZE, "big")
             size = (len(body) - self._tag_size).to_bytes(2, "big")
             return self._aead.decrypt(nonce, body, number.to_bytes(8, "big") + header[:3] + size)  # type: ignore[no-any-return]
-        except Exception:  # the tag does not fit; or what cannot be a record at all, in many ways
+        except Exception:  # the tag does not fit; or this is no record at all, which shows in many ways
             return None
 
     def open_unproven(self, number: int, body: bytes) -> bytes | None:
         """Return what is in a record of which bytes are missing, so that no tag can prove it.
 
-        Where the body has other bytes than those that were sent, so has what is returned. None: the cipher
-        does not allow it.
+        Bytes that are wrong in the body are wrong in the result, too. None: the cipher does not allow it.
         """
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 

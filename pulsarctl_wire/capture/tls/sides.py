@@ -42,7 +42,7 @@ class Entry:
         self.data = b""  # what was in it, as far as that is application data
         self.missing = 0  # bytes lost before that
         self.holes: list[tuple[int, int]] = []  # where bytes of the body are missing
-        self.more: list[tuple[int, bytes]] = []  # the same as these two after a hole
+        self.more: list[tuple[int, bytes]] = []  # missing and data of the parts after holes in the record
         self.size = len(body) + ENTRY_COST  # in memory
 
 
@@ -77,7 +77,7 @@ class Side:
         self.is_closed = False  # nothing more is opened
         self.lacks_secret = False  # ... as there is no secret yet
         self.opened = 0  # records opened with this key
-        self.skips = 0  # records that may be sealed otherwise, before the first that this key opens
+        self.skips = 0  # records with another key that may come before the first that this one opens
         self.explicit_base = 0  # the nonce in record 0, of TLS 1.2
         self.tried = 0  # records that were tried in vain since the number was lost
         self.lost_bytes = 0  # since then
@@ -100,7 +100,7 @@ class Side:
         self.opened = 0
 
     def place(self, opener: Opener, number: int) -> None:
-        """Use this key, which is known to be right, and record `number` comes next."""
+        """Use this key, which is known to be right; the next record has this number."""
         self.use(opener, number)
         self.opened = 1  # so a tag that does not fit is no reason to give up
         self.is_placed = True
