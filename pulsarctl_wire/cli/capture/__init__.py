@@ -1,1 +1,1 @@
-"""Verbs that read captures: decode, capture, stats, table."""
+"""Verbs that read or write captures: decode, capture, doctor, stats, table and others."""

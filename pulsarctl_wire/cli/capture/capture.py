@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pulsarctl_wire.capture.secrets import Secrets
 
 _HANDSHAKE: Final = re.compile(rb"[\x14\x16]\x03[\x01-\x03]")
-"""How TLS records begin that are part of a handshake."""
-_HEAD: Final = 128  # bytes in which a packet's payload begins
+"""The first bytes of a TLS record that belongs to a handshake."""
+_MAX_HEADERS: Final = 128  # bytes of a packet: its TCP payload begins within them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,9 @@ def capture(options: CaptureOptions) -> None:
 
     interface = take_interface(options.interfaces) or ""
     size = parse_size("--buffer", options.buffer)
-    turns = options.rotation.parse_rotation()
+    rotation = options.rotation.parse_rotation()
     write = options.write
-    if write == "-" and any(turns.values()):
+    if write == "-" and any(rotation.values()):
         console.fail("--rotate-… needs --write FILE")
     console.refuse_source("--write", write, [options.keylog] if options.keylog else [])
     try:
@@ -66,7 +66,7 @@ def capture(options: CaptureOptions) -> None:
             )
             live = stack.enter_context(context)
             if write != "-":  # an existing file is truncated only after the interface was opened
-                files = RotatingFiles(Path(write), time.time_ns(), **turns)
+                files = RotatingFiles(Path(write), time.time_ns(), **rotation)
                 stream = cast(BinaryIO, stack.enter_context(closing(files)))
             secrets = Secrets([options.keylog] if options.keylog else [])
             _record(live, stream, files, options.count, secrets)
@@ -82,22 +82,22 @@ def capture(options: CaptureOptions) -> None:
 def _record(
     live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count: int | None, secrets: "Secrets"
 ) -> None:
-    """Write packets, each after the TLS secrets known by then; then print how many there were.
+    """Write the packets of `live`, at most `count`, each after any new TLS secrets; then print the totals.
 
-    Raises DamagedCapture after that, and OSError.
+    `files`, if given, is `stream`, which is rotated. Raises OSError, and DamagedCapture after printing.
     """
     from pulsarctl_wire.capture.writer import PcapngWriter
 
     writer = PcapngWriter(stream)
     damage: DamagedCapture | None = None
-    received = dropped_before = 0  # in earlier files
+    received_before = dropped_before = 0  # in earlier files
 
     def write_counters() -> None:
-        nonlocal received, dropped_before
+        nonlocal received_before, dropped_before
         if live.dropped is not None:
-            counts = live.received - received, live.dropped - dropped_before
+            counts = live.received - received_before, live.dropped - dropped_before
             writer.write_statistics(live.link, time.time_ns(), *counts)
-            received, dropped_before = live.received, live.dropped
+            received_before, dropped_before = live.received, live.dropped
 
     try:
         for packet in live:
@@ -106,7 +106,7 @@ def _record(
                 files.turn(packet[0] or 0)
                 writer.begin()
                 writer.write_secrets(secrets.list_all())
-            if _HANDSHAKE.search(packet[2], 0, _HEAD):  # its secrets were logged before it was sent
+            if _HANDSHAKE.search(packet[2], 0, _MAX_HEADERS):  # the log already has the secrets for it
                 secrets.read_logs()
             else:
                 secrets.poll()

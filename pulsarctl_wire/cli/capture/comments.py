@@ -22,7 +22,7 @@ _MAX_SOURCES: Final = 8
 class Commenter:
     """Makes the comments on events: each a line, as `-o line` shows it. `clock` formats its time.
 
-    The first one of a connection that our proxy carried also gets the comment which says so in recordings.
+    The first event of a connection through our proxy also gets the comment on its route, as in recordings.
     """
 
     def __init__(self, clock: Clock, *, show_secrets: bool) -> None:
@@ -33,7 +33,7 @@ class Commenter:
         """Return the comments on an event."""
         connection = event.connection
         line = self._line(event).strip()
-        # a character has at most two cells; counting them takes longer than making the line
+        # a character has at most two cells, so short lines fit: counting their cells would be slow
         comments = [line if len(line) <= _MAX_WIDTH // 2 else cut_line(line, _MAX_WIDTH)]
         if connection.listener and connection.index not in self._described:
             self._described[connection.index] = None

@@ -36,7 +36,7 @@ def _check(options: DecodeOptions) -> None:
     if interface and (options.sources or options.two_pass or options.doctor):
         console.fail("decode: a live interface cannot be combined with other sources, --two-pass or --doctor")
     options.checks.check(options.doctor)
-    of_frames = {
+    frame_options = {
         "--output tree or hex": options.output in ("tree", "hex"),
         "--command": options.selection.commands,
         "--topic": options.selection.topics,
@@ -47,7 +47,7 @@ def _check(options: DecodeOptions) -> None:
         "--private-key": options.display.private_keys,
         "--write": options.write,
     }
-    flag = next((name for name, value in of_frames.items() if value), "")
+    flag = next((name for name, value in frame_options.items() if value), "")
     if options.list_connections and flag:
         console.fail(f"decode: --connections shows no frames, so it cannot be combined with {flag}")
     _ = options.buffer_bytes  # may end the command too

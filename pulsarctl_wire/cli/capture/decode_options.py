@@ -78,5 +78,5 @@ class DecodeOptions:
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory for packets that wait. A text that is not a size ends the command."""
+        """The memory for waiting packets, in bytes. An invalid size ends the command."""
         return parse_size("--buffer", self.buffer or DEFAULT_BUFFER)

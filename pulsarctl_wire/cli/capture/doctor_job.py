@@ -44,8 +44,8 @@ class DoctorJob:
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
         self.numbers = PacketNumbers(several=len(options.sources) > 1)
-        form = (options.output, paint, self.clock, self._write_out, width)
-        self.sayer = FindingPrinter(*form, each=options.each, find_packet=self.numbers.find)
+        arguments = (options.output, paint, self.clock, self._write_out, width)
+        self.sayer = FindingPrinter(*arguments, each=options.each, find_packet=self.numbers.find)
         self.decoder: Decoder
         self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
@@ -55,7 +55,7 @@ class DoctorJob:
 
     def run(self) -> int:
         """Look at everything; returns the exit code."""
-        collect_rarely(every=1_000_000)  # much is remembered for a while
+        collect_rarely(every=1_000_000)  # the doctor keeps many objects, which are not garbage yet
         doctor = self.doctor
         self.decoder = decoder = Decoder(
             self.options.read.reading,
@@ -152,7 +152,7 @@ class DoctorJob:
         sys.stdout.buffer.flush()
 
     def _lines(self, findings: Iterable[Finding]) -> dict[int, str]:
-        """Return the frames of the evidence as text, by number; none where a source cannot be read again."""
+        """Return the frames of the evidence as text, by number; {} if the sources cannot be read again."""
         numbers = {entry.sighting.number for finding in findings for entry in finding.evidence} - {0}
         if self.options.is_live:
             return {}
@@ -193,7 +193,7 @@ class DoctorJob:
         comment = Commenter(self.clock, show_secrets=False)
         decisions: dict[bytes, bool] = {}
 
-        def is_named(client: str, server: str) -> bool:  # or the other way round
+        def is_named(client: str, server: str) -> bool:  # in either order
             return f"{client}-{server}" in connections or f"{server}-{client}" in connections
 
         def is_wanted(key: bytes) -> bool:

@@ -52,10 +52,10 @@ class DoctorOptions:
 
     @property
     def is_live(self) -> bool:
-        """Whether findings are said at once: the source may have no end."""
+        """Whether a source may have no end, and cannot be read again: an interface, or stdin."""
         return bool(self.interfaces) or "-" in self.sources
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory for packets that wait. A text that is not a size ends the command."""
+        """The memory for waiting packets, in bytes. An invalid size ends the command."""
         return parse_size("--buffer", self.buffer)

@@ -1,4 +1,4 @@
-"""Looks for findings in files, in a process of its own: the rules need all connections in order.
+"""Looks for findings in files, in one other process: the rules need all connections in order.
 
 Objects of compiled classes cannot be sent from one process to another, so findings go as plain values.
 """
@@ -21,7 +21,7 @@ _Values = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found. `left_out` counts further findings; `files` are for `make_rows`, if any.
+    """The findings in files. `left_out` counts those beyond the limit; `files` is as in `make_rows`.
 
     `packets` are the results of `PacketNumbers.find` for the packets of the evidence.
     """
@@ -35,16 +35,17 @@ class Examination:
 def examine_beside(
     stack: ExitStack, paths: list[str], reading: Reading, *, places: bool = False
 ) -> Callable[[], Examination]:
-    """Let another process look for findings, until `stack` closes; the function returned waits for them.
+    """Start to look for findings in another process; return a function that waits for the result.
 
-    `reading` and `places` are as for `Decoder`. Problems with the files are left to whoever reads them, too.
+    The process ends when `stack` closes. `reading` and `places` are as for `Decoder`. Problems with the files
+    are not reported here: the caller reads the same files, and reports them.
     """
     future = pool_until(stack, 1).submit(_examine, paths, reading, places)
 
     def wait() -> Examination:
         findings, *rest = future.result()
         connections: dict[int, Connection] = {}
-        return Examination([_finding(values, connections) for values in findings], *rest)
+        return Examination([_unpack(values, connections) for values in findings], *rest)
 
     return wait
 
@@ -67,33 +68,37 @@ def _examine(paths: list[str], reading: Reading, places: bool) -> tuple[Any, ...
     findings = doctor.findings.values()
     packets = {row.sighting.packet for finding in findings for row in finding.evidence}
     numbers = {packet: decoder.numbers.find(packet) for packet in packets}
-    return list(map(_values, findings)), doctor.omitted_count, decoder.sources, numbers
+    return list(map(_pack, findings)), doctor.omitted_count, decoder.sources, numbers
 
 
-def _values(finding: Finding) -> _Values:
+def _pack(finding: Finding) -> _Values:
     """Convert a finding to plain values."""
     evidence = []
     for sighting, reason in finding.evidence:
-        place = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
-        evidence.append((_ends(sighting.connection), sighting.to_broker, place, reason))
-    about = finding.rule, finding.severity, finding.certainty, finding.subject, _ends(finding.connection)
-    times = finding.count, finding.first_ns, finding.last_ns, finding.cause
-    return about, evidence, finding.explanation, finding.advice, times
+        frame = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
+        evidence.append((_pack_connection(sighting.connection), sighting.to_broker, frame, reason))
+    connection = _pack_connection(finding.connection)
+    about = finding.rule, finding.severity, finding.certainty, finding.subject, connection
+    attributes = finding.count, finding.first_ns, finding.last_ns, finding.cause
+    return about, evidence, finding.explanation, finding.advice, attributes
 
 
-def _ends(connection: Connection) -> _Values:
+def _pack_connection(connection: Connection) -> _Values:
     return connection.index, connection.client, connection.server, connection.since
 
 
-def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
+def _unpack(values: _Values, connections: dict[int, Connection]) -> Finding:
     """Make a finding from plain values; `connections` are those known so far, by number."""
 
-    def look_up(ends: _Values) -> Connection:
-        return connections.setdefault(ends[0], Connection(*ends))
+    def look_up(packed: _Values) -> Connection:
+        return connections.setdefault(packed[0], Connection(*packed))
 
-    (rule, severity, certainty, subject, ends), entries, explanation, advice, times = values
-    evidence = [Evidence(Sighting(look_up(ends), way, *place), text) for ends, way, place, text in entries]
+    (rule, severity, certainty, subject, packed), entries, explanation, advice, attributes = values
+    evidence = [
+        Evidence(Sighting(look_up(connection), to_broker, *frame), reason)
+        for connection, to_broker, frame, reason in entries
+    ]
     about = rule, severity, certainty, subject
-    finding = Finding(*about, look_up(ends), evidence, explanation, advice)
-    finding.count, finding.first_ns, finding.last_ns, finding.cause = times
+    finding = Finding(*about, look_up(packed), evidence, explanation, advice)
+    finding.count, finding.first_ns, finding.last_ns, finding.cause = attributes
     return finding

@@ -95,12 +95,12 @@ def _find_case(term: str) -> list[Explanation]:
     texts = case.paragraphs
     sections = {"expected": texts["Expected"], "level": case.level, "needs": ", ".join(case.needs)}
     sections |= {"without": ", ".join(case.without), "since": case.since, "source": texts["Source"]}
-    known = {label: text for label, text in sections.items() if text}
-    return [Explanation("case", case.id, None, texts[""], known, [])]
+    nonempty = {label: text for label, text in sections.items() if text}
+    return [Explanation("case", case.id, None, texts[""], nonempty, [])]
 
 
 def _record(explanation: Explanation) -> dict[str, object]:
-    """Return a line of `-o json`."""
+    """Return the record of an explanation for `-o json`."""
     return {**explanation._asdict(), "members": [member._asdict() for member in explanation.members]}
 
 
@@ -123,7 +123,7 @@ _TOO_MANY: Final = {
     "field": "COMMAND.FIELD, MESSAGE.FIELD or FIELD, as in SEND.sequence_id, sequence_id",
     "value": "ENUM.VALUE or VALUE, as in SubType.Failover, Failover",
 }
-"""Kinds that are not listed -> how to name them."""
+"""Kinds with too many members to list -> how to name one of them."""
 
 
 def _list(explanations: list[Explanation], paint: Paint, width: int) -> str:

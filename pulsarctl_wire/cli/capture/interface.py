@@ -1,4 +1,4 @@
-"""Reads an interface for `capture` and `decode -i` until a signal; dropped packets are reported at once."""
+"""Reads an interface until a signal, for `capture`, `decode -i` and `doctor -i`; reports dropped packets."""
 
 import signal
 import time
@@ -23,9 +23,9 @@ def open_interface(
 ) -> Iterator[Live]:
     """Open an interface, to read packets until SIGINT, SIGTERM or SIGHUP comes, or for `seconds`.
 
-    SIGINT ends it even if it was ignored, as shells do for commands that a script starts with &. SIGHUP does
-    not if it was ignored: nohup does so on purpose. A second signal ends the process at once. The other
-    arguments are those of `Live`. Raises CaptureError if the interface cannot be opened.
+    SIGINT ends the reading even if it was ignored: shells ignore it for commands that a script starts with &.
+    An ignored SIGHUP stays ignored: nohup ignores it on purpose. The same signal again has its usual effect.
+    The other arguments are those of `Live`. Raises CaptureError if the interface cannot be opened.
     """
     end = inf if seconds is None else time.monotonic() + seconds
 

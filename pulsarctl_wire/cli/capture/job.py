@@ -39,15 +39,15 @@ from pulsarctl_wire.wire.session.state import State, TopicState
 MAX_WAITING_LINES: Final = 65_536
 """Maximum number of lines that wait for earlier connections, which are still open."""
 
-_GATHERED: Final = 64  # events that are counted and shown together
+_BATCH_SIZE: Final = 64  # events that are counted and shown together
 
 
 @dataclass
 class ConnectionLines:
     """Writes the connections that pass all `tests`, in the order of their first packets.
 
-    A line waits until all earlier connections have ended; if more than `max_waiting` do, all are written.
-    `count` more lines are to be written, -1: all. `total` counts all connections, `matches` those that pass.
+    A line waits until all earlier connections have ended; if more than `max_waiting` lines wait, all are
+    written. `count` more are to be written; -1: all. `total` counts connections, `matches` those that pass.
     """
 
     render: Callable[[EndedConnection], bytes]
@@ -65,7 +65,7 @@ class ConnectionLines:
 
     @property
     def is_done(self) -> bool:
-        """Whether `count` lines were written."""
+        """Whether no more lines are to be written."""
         return self.count == 0
 
     def add(self, ending: EndedConnection) -> None:
@@ -139,7 +139,7 @@ class DecodeJob:
         self.comment = Commenter(self.clock, show_secrets=options.display.show_secrets)
         self.comments: dict[int, list[str]] = {}  # on findings, by packet
         self.writer = None if options.write is None else self._make_writer(options.write)
-        # chunks are kept in memory until they can be joined: only where messages are shown
+        # joining keeps chunks in memory, so join only if whole messages are tested or shown
         self.join_chunks = not options.list_connections and (
             bool(text or options.first_error) or (frames_shown and options.output in ("json", "tree"))
         )
@@ -229,9 +229,9 @@ class DecodeJob:
     def _plan_inputs(self) -> list[Any]:
         """Return the inputs that several processes can share: none unless events are only counted."""
         options = self.options
-        looked_at = self.tests or self.listing or self.writer or self.render or options.two_pass
-        looked_at = looked_at or options.doctor
-        if looked_at or options.interface or options.count is not None:
+        has_viewers = self.tests or self.listing or self.writer or self.render or options.two_pass
+        has_viewers = has_viewers or options.doctor
+        if has_viewers or options.interface or options.count is not None:
             return []
         from pulsarctl_wire.cli.capture.pool import plan_inputs
 
@@ -302,8 +302,8 @@ class DecodeJob:
         """Return the class that follows each connection: the cheapest one that suffices."""
         if self.listing is not None:
             return Contents
-        looked_at = self.render, self.expression, self.first_error, self.writer
-        if any(each is not None for each in looked_at) or self.options.two_pass:
+        viewers = self.render, self.expression, self.first_error, self.writer
+        if any(viewer is not None for viewer in viewers) or self.options.two_pass:
             return ExchangeState
         return TopicState if self.options.selection.topics else State
 
@@ -331,11 +331,11 @@ class DecodeJob:
 
     def _gather(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
         """Join batches of events to larger ones where output may be delayed."""
-        enough = _GATHERED if self.options.count is None and self._may_delay_output() else 1
+        min_size = _BATCH_SIZE if self.options.count is None and self._may_delay_output() else 1
         batch: list[Event] = []
         for events in batches:
             batch += events
-            if len(batch) >= enough:
+            if len(batch) >= min_size:
                 yield batch
                 batch = []
         yield batch
@@ -375,7 +375,7 @@ class DecodeJob:
             self.origin.time_ns = time_ns
 
     def _select(self, events: list[Event]) -> list[Event]:
-        """Return the events that pass all tests. After a first pass, requests get their answers here."""
+        """Return the events that pass all tests, with the answers and findings of the first pass."""
         if self.answers is not None:
             for event in events:
                 if isinstance(event, Frame) and event.number < len(self.answers):
@@ -421,7 +421,7 @@ class DecodeJob:
 
     # -- after
 
-    def _say_nothing_matched(self, tested: str) -> None:
+    def _say_nothing_matched(self, candidates: str) -> None:
         options, selection = self.options, self.options.selection
         chosen_by = {
             "--command": selection.commands,
@@ -432,7 +432,7 @@ class DecodeJob:
         }
         flags = ", ".join(flag for flag, value in chosen_by.items() if value)
         if flags and not options.quiet:
-            text = f"{flags}: none of {tested} matched"
+            text = f"{flags}: none of {candidates} matched"
             if self.expression is not None and self.expression.failed == self.expression.tried > 0:
                 text += "; the expression failed on all of them (does it compare text with a number?)"
             console.warn(text)

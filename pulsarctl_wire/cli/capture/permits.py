@@ -120,7 +120,7 @@ def _make_test(options: PermitsOptions) -> Any:
 
 
 def _say_nothing_found(options: PermitsOptions, ledger: Permits, code: int) -> int:
-    _say_unknown(options, ledger, console.fail if not code else console.warn)
+    _say_missing(options, ledger, console.fail if not code else console.warn)
     chosen_by = {
         "--subscription": options.subscriptions,
         "--topic": options.topics,
@@ -134,8 +134,8 @@ def _say_nothing_found(options: PermitsOptions, ledger: Permits, code: int) -> i
     return code
 
 
-def _say_unknown(options: PermitsOptions, ledger: Permits, say: Any) -> None:
-    """Say which of the subscriptions that were asked for are not in the capture."""
+def _say_missing(options: PermitsOptions, ledger: Permits, say: Any) -> None:
+    """Say, with `say`, which subscriptions that the options name are not in the capture."""
     subscriptions = sorted(ledger.subscriptions)
     examples = ", ".join([*subscriptions[:5], *(["…"] if len(subscriptions) > 5 else [])])
     for name in options.subscriptions:
@@ -145,7 +145,7 @@ def _say_unknown(options: PermitsOptions, ledger: Permits, say: Any) -> None:
 
 
 def _describe_unknown(ledger: Permits) -> str:
-    """Say how many consumers might have been meant, but could not be recognized."""
+    """Describe the consumers whose subscriptions are unknown: the options may mean them. "" if none."""
     if not ledger.unknown:
         return ""
     return f"; the SUBSCRIBE of {count_of(ledger.unknown, 'consumer')} was not captured"
@@ -154,7 +154,7 @@ def _describe_unknown(ledger: Permits) -> str:
 def _warn(options: PermitsOptions, ledger: Permits) -> None:
     from pulsarctl_wire.stats.permits import MAX_CONSUMERS
 
-    _say_unknown(options, ledger, console.warn)
+    _say_missing(options, ledger, console.warn)
     if ledger.left_out:
         console.warn(
             f"only the first {MAX_CONSUMERS} consumers are shown, {ledger.left_out} more are not: "
@@ -166,12 +166,12 @@ def _make_reports(options: PermitsOptions, ledger: Permits, end_ns: int) -> list
     from pulsarctl_wire.render.permits import ConsumerReport
     from pulsarctl_wire.stats.permits import MAX_ROWS, consumer_records, ordered
 
-    width = round(options.every * 1e9)
-    default = _TABLE_ROWS if options.output == "table" and not width else MAX_ROWS
+    interval_ns = round(options.every * 1e9)
+    default = _TABLE_ROWS if options.output == "table" and not interval_ns else MAX_ROWS
     limit = min(options.rows or default, MAX_ROWS)
     reports = []
     for consumer in ordered(ledger.consumers.values()):
-        total, *rows = consumer_records(consumer, end_ns, limit, width)
+        total, *rows = consumer_records(consumer, end_ns, limit, interval_ns)
         reports.append(ConsumerReport(total, rows))
     return reports
 

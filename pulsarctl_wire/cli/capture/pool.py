@@ -18,8 +18,8 @@ from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 def plan_inputs(paths: list[str], jobs: int | None, keylogs: Sequence[str] = ()) -> list[Input]:
     """Return the inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
 
-    `jobs` is the number of processes, by default one per core. TLS is read by one process: the key and number
-    of a record follow from those before it, which another process may have.
+    `jobs` is the number of processes, by default one per core. Captures with TLS need one process:
+    the key and number of a record depend on earlier records.
     """
     if (jobs or cores()) < 2 or keylogs or not all(map(os.path.isfile, paths)):
         return []
@@ -39,7 +39,7 @@ def plan_inputs(paths: list[str], jobs: int | None, keylogs: Sequence[str] = ())
 class Pool:
     """`jobs` processes (default: one per core) that share `inputs` until `stack` closes.
 
-    `code` is the exit code so far. Large inputs show their progress. `check` runs per split.
+    `code` is the exit code so far. Large inputs show their progress. `check` is called after each split.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class Pool:
         self.inputs = in_order(inputs, spans_of([entry.name for entry in inputs]), console.warn)
         self.executor = pool_until(stack, self.jobs)
         size = sum(entry.size for entry in inputs)
-        split_count = self.jobs * -(-size // (self.jobs * SPLIT))  # as many for each process
+        split_count = self.jobs * -(-size // (self.jobs * SPLIT))  # the same number for each process
         self.split_size = max(-(-size // split_count), SPLIT // 4)
         self._progress = JobProgress(size, stack) if size > LARGE else None
         self._check = check
-        self._said = 0
+        self._reported_count = 0
 
     def note(self, totals: Totals) -> None:
         """Report the problems and the progress of a split that is done."""
-        for file, problem, damaged in totals.problems[self._said :]:
+        for file, problem, damaged in totals.problems[self._reported_count :]:
             self.code = console.worsen_code(self.code, damaged=damaged)
             console.warn(f"{file}: {problem}")
-        self._said = len(totals.problems)
+        self._reported_count = len(totals.problems)
         if self._progress is not None:
             self._progress.show(totals.read, totals.seen)
         self._check()

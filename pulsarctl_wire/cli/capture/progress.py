@@ -73,9 +73,9 @@ class Progress:
 
 
 class JobProgress:
-    """How far a job on captures is: a bar on a terminal; elsewhere a line a minute on stderr.
+    """The progress of a job on captures: a bar on a terminal; elsewhere a line a minute on stderr.
 
-    `size` bytes are to be read; earlier runs have read `done` of them. `clock` returns seconds.
+    `size` bytes are to be read; earlier runs have read `done_bytes` of them. `clock` returns seconds.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class JobProgress:
             self._bar.update(self._task, said=reason)
 
     def start(self) -> None:
-        """Measure how fast it goes from now on."""
+        """Measure the speed from now on."""
         self._started = self._clock()
         self._next = self._started + _LINE_EVERY
 
     def show(self, read: int, frames: int) -> None:
-        """Show that so many bytes are read, and how many frames were in them."""
-        text = f"{frames:,} frames{self._left(read)}"
+        """Show that `read` bytes have been read, and that `frames` frames were in them."""
+        text = f"{frames:,} frames{self._describe_time_left(read)}"
         if self._bar is not None:
             self._bar.update(self._task, completed=read, said=text)
         elif self._clock() >= self._next:
@@ -120,8 +120,8 @@ class JobProgress:
             sys.stderr.write(f"{share:.0%}: {human_bytes(read)} of {human_bytes(self._size)}, {text}\n")
             sys.stderr.flush()
 
-    def _left(self, read: int) -> str:
-        """Return how long it still takes at the speed so far, if that is known."""
+    def _describe_time_left(self, read: int) -> str:
+        """Return ", about … left", at the speed so far; "" if it is unknown, or all is read."""
         if read <= self._done or read >= self._size:
             return ""
         seconds = (self._clock() - self._started) * (self._size - read) / (read - self._done)

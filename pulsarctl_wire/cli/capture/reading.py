@@ -20,7 +20,7 @@ from pulsarctl_wire.wire.frame import Event
 
 
 def find_captures(sources: list[str]) -> list[str]:
-    """Return the sources, with the captures below a directory in its place; notes name other files there.
+    """Return the sources, each directory replaced by the captures below it; warn of its other files.
 
     Ends the command if a directory holds no captures or cannot be read.
     """
@@ -38,12 +38,12 @@ def find_captures(sources: list[str]) -> list[str]:
 
 @contextmanager
 def interruptible(source: Source) -> Iterator[Source]:
-    """Yield a source without a buffer; a pipe's reads end by any signal, however early it comes.
+    """Yield a source without a buffer, so that any signal ends the wait for a pipe, however early it comes.
 
-    Python handles signals between two of its instructions. One that comes after the last instruction before a
-    read would be handled when the read ends, and a pipe may stay silent for long. So a read begins only when
-    there is something to read; until then each signal is a byte in a pipe of our own. Reads in other threads
-    than the main one are plain: the main thread handles the signals.
+    Python handles signals between two of its instructions. A signal just before a read would be handled only
+    when the read ends, and a pipe may stay silent for long. So a read begins only when there is something to
+    read; until then each signal is a byte in a pipe of our own. In other threads, reads are left as they are:
+    only the main thread handles signals.
     """
     stream = getattr(source.stream, "raw", source.stream)
     if not _can_wait(stream) or threading.current_thread() is not threading.main_thread():
@@ -66,10 +66,10 @@ def interruptible(source: Source) -> Iterator[Source]:
 
 
 def _can_wait(stream: BinaryIO) -> bool:
-    """Return whether a read may have to wait for what comes: of what is no file of a file system."""
+    """Return whether a read may block: the stream is a pipe, a terminal or the like, not a file."""
     try:
         return not stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except OSError:  # it is in memory
+    except OSError:  # the stream is in memory
         return False
 
 
@@ -87,7 +87,7 @@ def spool_stdin(stack: ExitStack) -> str:
 
 @dataclass
 class Sources:
-    """Sources by path; `-` is stdin. `code` becomes the exit code, by the problems found.
+    """Sources by path; `-` is stdin. `code` is the exit code for the problems found so far.
 
     `flush` is called before each read. With `bar`, large sources have a progress bar, which ends when `stack`
     closes.
@@ -101,9 +101,9 @@ class Sources:
     code: int = field(default=0, init=False)
 
     def read(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
-        """Read all sources, in order of time. Problems are printed if `say`."""
+        """Read all sources, in order of time. Problems and progress are shown only if `say`."""
 
-        def problem(error: CaptureError) -> None:
+        def report(error: CaptureError) -> None:
             self.code = console.worsen_code(self.code, damaged=isinstance(error, DamagedCapture))
             if say:
                 self.flush()
@@ -122,20 +122,20 @@ class Sources:
         for text in order.notes:
             note(text)
         yield from read_all(
-            decoder, order.turns, lambda index: self._open(self.paths[index], say), problem, note
+            decoder, order.turns, lambda index: self._open(self.paths[index], say), report, note
         )
         for text in secrets.describe_problems():
             note(text)
 
     @contextmanager
-    def _open(self, path: str, bar: bool) -> Iterator[Source]:
+    def _open(self, path: str, say: bool) -> Iterator[Source]:
         source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
         with source.stream if path != "-" else nullcontext(), interruptible(source) as source:
-            yield self._watch(source, bar)
+            yield self._watch(source, say)
 
-    def _watch(self, source: Source, bar: bool) -> Source:
+    def _watch(self, source: Source, say: bool) -> Source:
         progress = None
-        if bar and self.bar and source.size > LARGE:
+        if say and self.bar and source.size > LARGE:
             progress = Progress(source.name, source.size, self.stack)
         wrapper = FlushingStream(source.stream, self.flush, progress, None)
         return source._replace(stream=cast(BinaryIO, wrapper))

@@ -1,4 +1,4 @@
-"""`pwire sanitize`: writes a capture with other names, payloads and addresses, which may leave the house."""
+"""`pwire sanitize`: writes a capture with other names, payloads and addresses, which can be shared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.sanitize.sanitizer import Sanitizer
 
 _MAX_LEFTOVERS: Final = 10
-"""Texts that are named if they are left."""
+"""Maximum number of leftover texts that are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class _Job:
         return (self._check(self.originals) if options.check else 0) or code
 
     def _prepare(self, source: str) -> str:
-        """Return the path of a source that can be read; stdin is copied to a file, which can be searched."""
+        """Check that a source can be opened; return its path. Stdin is copied to a file, to be read twice."""
         from pulsarctl_wire.capture.sources import open_source
 
         if source != "-":
@@ -172,14 +172,14 @@ class _Job:
     def _create_map(self, path: str) -> BinaryIO:
         """Open the map, which only its owner may read."""
         try:
-            number = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-            os.fchmod(number, 0o600)
-            return self.stack.enter_context(open(number, "wb"))
+            descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+            os.fchmod(descriptor, 0o600)
+            return self.stack.enter_context(open(descriptor, "wb"))
         except OSError as error:
             console.fail(f"--map {path}: {error.strerror}", console.EXIT_OUTPUT)
 
     def _say(self, sanitizer: Sanitizer) -> None:
-        """Print what was written, and what is not as it was."""
+        """Print what was written, what was not replaced, and what could not be preserved."""
         options, payloads = self.options, sanitizer.payloads
         target = "stdout" if options.write == "-" else options.write
         packets, texts = count_of(sanitizer.count, "packet"), count_of(self.replaced, "text")

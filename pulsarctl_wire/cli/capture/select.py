@@ -24,10 +24,10 @@ _ERRORS: Final = {NUMBERS["ERROR"], NUMBERS["SEND_ERROR"]}
 
 _WHOLE_COST: Final = 16 * MESSAGE_COST
 """The cost in a `Budget` of a message that rule-engine converts as a whole."""
-_CHANGING: Final = {"now", "today", "random"}
+_VOLATILE: Final = {"now", "today", "random"}
 """Symbols of the expression language whose values change between calls."""
-_OUTCOMES: Final = 1_024
-_LONGEST: Final = 2_048
+_MAX_OUTCOMES: Final = 1_024
+_MAX_VALUE: Final = 2_048
 """Limits of the cache of outcomes by field values: the number of outcomes, and the characters of a value."""
 
 
@@ -90,8 +90,8 @@ def by_time(text: str, origin: Origin, *, local: bool = False) -> Test:
             f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5"
         )
     zone = None if local else timezone.utc
-    start_of, end_of = _parse_moment(start.strip(), zone), _parse_moment(stop.strip(), zone)
-    finest = 0 if re.search(r"\.\d{7,}|\d{17}", stop) else 999
+    find_start, find_end = _parse_moment(start.strip(), zone), _parse_moment(stop.strip(), zone)
+    slack_ns = 0 if re.search(r"\.\d{7,}|\d{17}", stop) else 999
     bounds: list[tuple[float, float]] = []
 
     def test(event: Event) -> bool:
@@ -99,8 +99,8 @@ def by_time(text: str, origin: Origin, *, local: bool = False) -> Test:
             return False
         if not bounds:
             first = origin.time_ns or 0
-            low = -math.inf if start_of is None else start_of(first)
-            high = math.inf if end_of is None else end_of(first) + finest
+            low = -math.inf if find_start is None else find_start(first)
+            high = math.inf if find_end is None else find_end(first) + slack_ns
             bounds.append((low, high + _DAY if high < low and _TIME_OF_DAY.fullmatch(stop.strip()) else high))
         low, high = bounds[0]
         return low <= event.time_ns <= high
@@ -115,7 +115,7 @@ _RECENT: Final = 10**8
 
 
 def _parse_moment(text: str, zone: timezone | None) -> Callable[[int], int] | None:
-    """Parse an end of a range: a function from the first event's time to the end's, both in ns since 1970."""
+    """Return a function from the first event's time to that of `text` (both ns since 1970); None for ""."""
     if not text:
         return None
     if match := re.fullmatch(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?", text):
@@ -129,14 +129,14 @@ def _parse_moment(text: str, zone: timezone | None) -> Callable[[int], int] | No
     if match := _TIME_OF_DAY.fullmatch(text):
         hour, minute, second = (int(part or 0) for part in match.groups()[:3])
         if hour < 24 and minute < 60 and second < 60:
-            return lambda first: _near(first, (hour, minute, second), _nanoseconds(0, match[4]), zone)
+            return lambda first: _place_time(first, (hour, minute, second), _nanoseconds(0, match[4]), zone)
     try:
-        finer = re.search(r"(?<=:\d\d)\.(\d{1,9})", text)
-        coarse = text.replace(finer[0], "", 1) if finer else text
-        moment = datetime.fromisoformat(coarse.replace("Z", "+00:00"))
+        fraction_match = re.search(r"(?<=:\d\d)\.(\d{1,9})", text)
+        whole_seconds = text.replace(fraction_match[0], "", 1) if fraction_match else text
+        moment = datetime.fromisoformat(whole_seconds.replace("Z", "+00:00"))
         if moment.tzinfo is None and zone is not None:
             moment = moment.replace(tzinfo=zone)
-        exact = _nanoseconds(int(moment.timestamp()), finer and finer[1])
+        exact = _nanoseconds(int(moment.timestamp()), fraction_match and fraction_match[1])
     except (ValueError, OverflowError, OSError) as error:
         raise FilterError(
             f"--time-range: {text} is not a time; use ISO 8601, +seconds, or a time as pwire prints it"
@@ -148,8 +148,8 @@ def _nanoseconds(seconds: int, fraction: str | None) -> int:
     return seconds * 10**9 + int(f"{fraction or '':0<9}")
 
 
-def _near(first: int, time: tuple[int, int, int], fraction_ns: int, zone: timezone | None) -> int:
-    """Return a time of day on the first event's day, or on the next if it is over 12 hours before `first`."""
+def _place_time(first: int, time: tuple[int, int, int], fraction_ns: int, zone: timezone | None) -> int:
+    """Return `time` on the day of `first`, or on the next if that would be over 12 hours before it."""
     hour, minute, second = time
     try:
         day = datetime.fromtimestamp(first // 10**9, zone)
@@ -199,7 +199,7 @@ def _read_error(frame: Frame) -> str:
     """Return the error that a frame reports: its name, and the broker's message; "" if none."""
     name = frame.command if frame.type in _ERRORS else ""
     body: Any = frame.body
-    for field, value in () if body is None else body.ListFields():  # an error field comes after `response`
+    for field, value in () if body is None else body.ListFields():  # an error field after `response` wins
         failed = field.name == "response" and value == FAILED.get(frame.type)
         if failed or field.name in ("error", "error_code", "validation_error"):
             name = field.enum_type.values_by_number[value].name
@@ -217,7 +217,7 @@ def tests(selection: SelectOptions) -> list[Test]:
         (by_connection, selection.connections),
         (by_topic, selection.topics),
     )
-    return [test_of(names) for test_of, names in makers if names]
+    return [make_test(values) for make_test, values in makers if values]
 
 
 class Rule:
@@ -247,7 +247,7 @@ class Rule:
             hint = _suggest_for(min(unknown), text, names) or f"; {names_in} lists the fields"
             raise FilterError(f"{flag} {text}: there is no field {min(unknown)}{hint}")
         self._fields = sorted(set(context.symbols) & names)
-        self._changes = not _CHANGING.isdisjoint(context.symbols)
+        self._is_volatile = not _VOLATILE.isdisjoint(context.symbols)
         self._outcomes: dict[tuple[Any, ...], tuple[bool, bool]] = {}
         self.tried = 0
         self.failed = 0
@@ -260,7 +260,7 @@ class Rule:
 
     def _suggest(self, text: str, names: frozenset[str]) -> str:
         """Suggest `==` for `=`, and quotes for texts without: "; did you mean …?", or ""."""
-        better = _COMPARED.sub(lambda match: match["quoted"] or _correct(match, names), text)
+        better = _COMPARISON.sub(lambda match: match["quoted"] or _correct(match, names), text)
         try:
             self._parse(better)
         except self._error:
@@ -276,20 +276,20 @@ class Rule:
         values = tuple([() if value == [] else value for value in map(record.get, self._fields)])
         try:
             outcome = self._outcomes.get(values)
-        except TypeError:  # a field has parts
+        except TypeError:  # a value is a list or a mapping, and cannot be a key
             holds, fails = self._outcome(record)
         else:
             holds, fails = outcome or self._outcome(record)
-            if outcome is None and not self._changes:
+            if outcome is None and not self._is_volatile:
                 self._remember(values, (holds, fails))
         self.tried += 1
         self.failed += fails
         return holds
 
     def _remember(self, values: tuple[Any, ...], outcome: tuple[bool, bool]) -> None:
-        if any(isinstance(value, str) and len(value) > _LONGEST for value in values):
+        if any(isinstance(value, str) and len(value) > _MAX_VALUE for value in values):
             return
-        if len(self._outcomes) == _OUTCOMES:
+        if len(self._outcomes) == _MAX_OUTCOMES:
             self._outcomes.clear()
         self._outcomes[values] = outcome
 
@@ -331,10 +331,10 @@ class Expression(Rule):
         # rule-engine converts each mapping completely, but not objects
         any_type = rule_engine.DataType.UNDEFINED
         payload = rule_engine.DataType.OBJECT(
-            "payload", attributes=dict.fromkeys(PAYLOAD_NAMES, any_type), accessor=_of_part
+            "payload", attributes=dict.fromkeys(PAYLOAD_NAMES, any_type), accessor=_read_part
         )
         attributes = dict.fromkeys(MESSAGE_NAMES, any_type) | {"payload": payload}
-        message = rule_engine.DataType.OBJECT("message", attributes=attributes, accessor=_of_part)
+        message = rule_engine.DataType.OBJECT("message", attributes=attributes, accessor=_read_part)
         types = {"messages": rule_engine.DataType.ARRAY(message)}
         context = rule_engine.Context(
             resolver=_resolve, type_resolver=lambda name: types.get(name, any_type), default_value=None
@@ -379,7 +379,7 @@ class _Part:
         self.values = values
 
 
-def _of_part(part: _Part | None, name: str) -> Any:
+def _read_part(part: _Part | None, name: str) -> Any:
     value = None if part is None else part.values.get(name)
     return _Part(value) if name == "payload" and value is not None else value
 
@@ -388,7 +388,7 @@ def _resolve(thing: Any, name: str) -> Any:
     return thing.get(name) if isinstance(thing, dict) else None
 
 
-_COMPARED: Final = re.compile(
+_COMPARISON: Final = re.compile(
     r"""(?P<quoted>"[^"]*"|'[^']*')|(?P<sign>[=!<>]=+|=~+|=)(?P<space>\s*)(?P<word>((?!.?["'])[^\s()[\],])*)"""
 )
 """An operator and its right operand, or a quoted text (so that operators inside of it are skipped)."""
@@ -403,7 +403,7 @@ def _correct(match: re.Match[str], names: frozenset[str]) -> str:
 
 
 def _suggest_for(word: str, text: str, names: frozenset[str]) -> str:
-    """Suggest what a word is that is not a field: a command, a text without quotes, or a typo."""
+    """Suggest what `word`, which is not a field, may stand for: a command, a text to be quoted, or a typo."""
     if word.upper() in NUMBERS and "command" in names and text.strip() == word:
         return f"; did you mean command == '{word.upper()}'?"
     if word.upper() in NUMBERS or re.search(rf"[=!<>~]\s*{re.escape(word)}\b", text):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.wire.frame import Event
     from pulsarctl_wire.wire.session.ending import EndedConnection
 
-_GATHERED: Final = 64  # events that are counted together
+_BATCH_SIZE: Final = 64  # events that are counted together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class StatsOptions:
 
     @property
     def is_examined(self) -> bool:
-        """Whether findings are shown: if everything is."""
+        """Whether findings are shown: without `--by`, unless `--no-doctor` is given."""
         return not (self.no_doctor or self.by)
 
 
@@ -105,7 +105,7 @@ class StatsJob:
 
         inputs = plan_inputs(self.options.sources, self.options.jobs, self.options.read.keylogs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
-        counter, reader, count = self._together(inputs) if inputs else self._alone()
+        counter, reader, count = self._prepare_pool(inputs) if inputs else self._prepare_alone()
         try:
             count()
             self.code = reader.code
@@ -115,8 +115,8 @@ class StatsJob:
             signal.signal(signal.SIGINT, handler)
         self.stats.finish(counter)
 
-    def _alone(self) -> tuple[Any, Any, Callable[[], object]]:
-        """Count in this process: the counter, the reader, and the function that runs both."""
+    def _prepare_alone(self) -> tuple[Any, Any, Callable[[], object]]:
+        """Return the counter and the reader for this process, and a function that runs both."""
         from pulsarctl_wire.capture.sources import Decoder
         from pulsarctl_wire.cli.capture.reading import Sources
 
@@ -146,8 +146,8 @@ class StatsJob:
         self.find_findings = lambda: (list(doctor.findings.values()), decoder.numbers.find)
         return decoder, sources, count
 
-    def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
-        """Count in several processes: the counter, the reader, and the function that runs both."""
+    def _prepare_pool(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
+        """Return the counter and the reader for several processes, and a function that runs both."""
         from pulsarctl_wire.cli.capture.pool import Pool
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats.counting import Stats
@@ -159,27 +159,27 @@ class StatsJob:
             wait = examine_beside(self.stack, self.options.sources, reading)
 
             def find_findings() -> tuple[list[Any], FindPacket]:
-                found = wait()
-                return found.findings, found.packets.__getitem__
+                examination = wait()
+                return examination.findings, examination.packets.__getitem__
 
             self.find_findings = find_findings
-        pool = Pool(inputs, self.options.jobs, self.stack, self._check)
-        counting = CountJob(
+        pool = Pool(inputs, self.options.jobs, self.stack, self._raise_if_stopped)
+        count_job = CountJob(
             pool.inputs,
             Stats,
             max_frame_size=reading.max_frame_size,
             keep_duplicates=reading.keep_duplicates,
             split_size=pool.split_size,
         )
-        self.stats = counting.counts
+        self.stats = count_job.counts
 
         def count() -> None:
             self.counting = True  # defer an interrupt until a split is counted
-            pool.count(counting)
+            pool.count(count_job)
 
-        return counting, pool, count
+        return count_job, pool, count
 
-    def _check(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self.stopped:
             raise KeyboardInterrupt
 
@@ -195,18 +195,18 @@ class StatsJob:
         try:
             for events in batches:
                 batch += events
-                if len(batch) >= _GATHERED:
-                    self._add_all(batch)
+                if len(batch) >= _BATCH_SIZE:
+                    self._add_batch(batch)
                     batch = []
         finally:
-            self._add_all(batch)
+            self._add_batch(batch)
 
-    def _add_all(self, events: list[Event]) -> None:
+    def _add_batch(self, events: list[Event]) -> None:
         self.counting = True
         self.stats.add(events)
         self.counting = False
         events.clear()
-        self._check()
+        self._raise_if_stopped()
 
     # -- after
 

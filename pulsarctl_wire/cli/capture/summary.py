@@ -15,7 +15,7 @@ from pulsarctl_wire.wire.session.ending import EndedConnection, WithoutData, wit
 _KINDS: Final = 1_000
 """Command types below this are counted separately, all others together."""
 
-_UNKNOWN_SHOWN: Final = 10
+_MAX_UNKNOWN: Final = 10  # unknown commands that are listed
 
 
 class Summary:
@@ -46,8 +46,8 @@ class Summary:
         self.without_data = WithoutData()
         self.tls = TlsCounts()
         self.secrets = 0
-        """Secrets of TLS that are known."""
-        self._seen = Numbers()
+        """The number of TLS secrets that are known."""
+        self._connection_numbers = Numbers()
 
     def add(self, events: list[Event]) -> None:
         """Count `events`. This runs for every frame, so the loop is kept cheap."""
@@ -60,7 +60,7 @@ class Summary:
                 continue
             if event.connection.index != index:
                 index = event.connection.index
-                self._seen.add(index)
+                self._connection_numbers.add(index)
             if event.partial:
                 totals["partial"] += 1
                 continue
@@ -74,9 +74,9 @@ class Summary:
                 self.checksums[event.checksum] += 1
                 totals["sent" if number == 6 else "delivered"] += messages_in(event)
         totals["bytes"] += size
-        self._span([event.time_ns for event in events if event.__class__ is not HttpMessage])
+        self._extend_span([event.time_ns for event in events if event.__class__ is not HttpMessage])
 
-    def _span(self, times: list[int | None]) -> None:
+    def _extend_span(self, times: list[int | None]) -> None:
         all_times = [time for time in (self.first_ns, self.last_ns, *times) if time is not None]
         self.first_ns, self.last_ns = min(all_times, default=None), max(all_times, default=None)
 
@@ -106,7 +106,7 @@ class Summary:
 
     def rename(self, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> None:
         """Renumber the connections that `numbers` contains."""
-        self._seen.rename(numbers)
+        self._connection_numbers.rename(numbers)
 
     def merge(self, other: "Summary") -> None:
         """Add the counts of `other`."""
@@ -114,8 +114,8 @@ class Summary:
         self.checksums.update(other.checksums)
         self.protocols.update(other.protocols)
         self.totals.update(other.totals)
-        self._span([other.first_ns, other.last_ns])
-        self._seen.merge(other._seen)
+        self._extend_span([other.first_ns, other.last_ns])
+        self._connection_numbers.merge(other._connection_numbers)
         self.without_data.merge(other.without_data)
         self.tls.merge(other.tls)
 
@@ -134,14 +134,14 @@ class Summary:
         span = ""
         if self.first_ns is not None and self.last_ns is not None and self.commands:
             span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
-        with_frames = len(self._seen)
-        silent = self.connections - with_frames
-        note = f" (and {silent} without Pulsar frames{_list_counts(self.other_traffic)})" if silent else ""
+        active_count = len(self._connection_numbers)
+        rest = self.connections - active_count
+        note = f" (and {rest} without Pulsar frames{_list_counts(self.other_traffic)})" if rest else ""
         packets = f"{count_of(self.packets, 'packet')}, " if self.packets else ""
         frames = self.frames
         yield paint(
             "bold",
-            f"{packets}{count_of(with_frames, 'connection')}{note}, "
+            f"{packets}{count_of(active_count, 'connection')}{note}, "
             f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.forms:
@@ -150,8 +150,8 @@ class Summary:
             counts = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
             commands = [f"{command_name(number)} {count}" for number, count in counts if number in BODIES]
             unknown = [(number, count) for number, count in counts if number not in BODIES]
-            commands += [f"{command_name(number)} {count}" for number, count in unknown[:_UNKNOWN_SHOWN]]
-            if other_count := sum(count for _, count in unknown[_UNKNOWN_SHOWN:]) + totals["unknown"]:
+            commands += [f"{command_name(number)} {count}" for number, count in unknown[:_MAX_UNKNOWN]]
+            if other_count := sum(count for _, count in unknown[_MAX_UNKNOWN:]) + totals["unknown"]:
                 commands.append(f"other unknown commands {other_count}")
             yield "  commands   " + ", ".join(commands)
         if totals["sent"] or totals["delivered"]:

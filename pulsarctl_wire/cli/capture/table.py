@@ -15,16 +15,18 @@ from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
 _VERBS: Final = {"optimize": {"size", "partition_by"}, "delete": {"before", "exact", "dry_run"}}
-"""What is done to a table instead, and the options of that."""
+"""Verbs that change a table instead of writing one -> the options of each."""
 
 
 def table(options: TableOptions) -> int:
     """Write captured traffic as Parquet tables: of frames, gaps and connections."""
     console.require(*TABLE_LIBRARIES)
     verb, *tables = options.sources
-    bare = TableOptions(sources=options.sources)
+    defaults = TableOptions(sources=options.sources)
     flags = {
-        field.name for field in fields(options) if getattr(options, field.name) != getattr(bare, field.name)
+        field.name
+        for field in fields(options)
+        if getattr(options, field.name) != getattr(defaults, field.name)
     }
     if verb in _VERBS:
         if len(tables) != 1 or flags - _VERBS[verb]:
@@ -70,7 +72,7 @@ def _change(table: str, change: Callable[[], str]) -> int:
 
 
 def _optimize(table: str, options: TableOptions) -> str:
-    """Merge the small files of a table, after it was partitioned by other columns if that is wanted."""
+    """Move the files of a table as `--partition-by` says, then merge the small ones; return a summary."""
     size = parse_size("--size", options.size or "128MiB")
     if not size:
         console.fail(f"--size {options.size}: must be at least 1 byte")
@@ -97,7 +99,7 @@ def _optimize(table: str, options: TableOptions) -> str:
 
 
 def _delete(table: str, options: TableOptions) -> str:
-    """Delete old rows."""
+    """Delete old rows; return a summary."""
     if options.before is None:
         console.fail("table delete: missing option --before (pwire table --help)")
     limit_ns = parse_time(options.before)

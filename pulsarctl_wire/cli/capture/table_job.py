@@ -67,7 +67,7 @@ class TableJob:
             for schema in [describe(columns, self._work.detail)]
             if name != "messages" or self._work.messages
         }
-        findings = self._findings_beside() if self._options.findings else None
+        findings = self._start_examination() if self._options.findings else None
         inputs = plan_inputs(self._options.sources, self._options.jobs, self._reading.keylogs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
             self._write(rows)
@@ -80,26 +80,26 @@ class TableJob:
         for name, is_written in (("messages", self._work.messages), ("findings", findings)):
             if not is_written:
                 with suppress(FileNotFoundError):
-                    os.remove(sibling_path(self._out, name))  # of another table that was there
+                    os.remove(sibling_path(self._out, name))  # it belongs to an earlier table
         return self._code
 
-    def _findings_beside(self) -> Callable[[], Examination]:
-        """Start to look for findings."""
+    def _start_examination(self) -> Callable[[], Examination]:
+        """Start to look for findings; return a function that waits for them."""
         return examine_beside(self._stack, self._options.sources, self._reading, places=True)
 
-    def _write_findings(self, examined: Examination) -> None:
-        """Write what was found; connections get the numbers that they have in the table.
+    def _write_findings(self, examination: Examination) -> None:
+        """Write the findings, with the numbers that their connections have in the table.
 
-        Here they are numbered by the first packets in the file, there by the first ones in time.
+        The table numbers connections by their first packets in the files, the doctor by those in time.
         """
-        findings = examined.findings
+        findings = examination.findings
         connections = [finding.connection for finding in findings]
         connections += [entry.sighting.connection for finding in findings for entry in finding.evidence]
         by_uid = {uid_of(connection): connection for connection in connections}
         uids = [uid for uid in by_uid if uid is not None]
         for uid, number in self._numbers(uids) if uids else ():
             by_uid[uid].index = number
-        rows = make_rows(findings, examined.left_out, self._work.cluster, examined.files)
+        rows = make_rows(findings, examination.left_out, self._work.cluster, examination.files)
         part = _Part(sibling_path(self._out, "findings"), FINDINGS, self._stack)
         part.write(pa.Table.from_pylist(list(rows), FINDINGS))
         part.note(NOTE, note({name: part.rows for name, part in self._tables.items()}, self._work.cluster))

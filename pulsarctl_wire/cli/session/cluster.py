@@ -23,7 +23,7 @@ MAX_TOPICS: Final = 10_000
 """Maximum number of topics and partitions whose owners are looked up."""
 
 
-class _Served(NamedTuple):
+class _Ownership(NamedTuple):
     """A topic or partition, with the broker that serves it, or the error of the lookup."""
 
     topic: str
@@ -57,23 +57,24 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
     if options.service is not None:
         session.options = replace(session.options, url=options.service)
     async with session.make_client() as client:
-        listed = await list_topics(
+        names = await list_topics(
             client, name, mode=options.mode, pattern=check_pattern(options.regex), exists=True
         )
-        counts = await _counts(client, listed)
-        parts = await run_each(islice(_parts(counts), MAX_TOPICS), lambda part: _find_owner(client, *part))
+        counts = await _count_partitions(client, names)
+        partitions = islice(_list_partitions(counts), MAX_TOPICS)
+        ownerships = await run_each(partitions, lambda partition: _find_owner(client, *partition))
         link = await client.open_service_link()
         peer = link.protocol
         summary = {"asked": str(link.address), "server": peer.server, "protocol_version": peer.server_version}
-    _show(summary | {"namespace": name}, counts, parts, options.output)
+    _show(summary | {"namespace": name}, counts, ownerships, options.output)
     total = sum(max(count, 1) for count in counts.values())
     if total > MAX_TOPICS:
         console.warn(f"{total - MAX_TOPICS} more topics and partitions: their owners were not looked up")
-    return next((console.find_code(part.error) for part in parts if part.error is not None), 0)
+    return next((console.find_code(entry.error) for entry in ownerships if entry.error is not None), 0)
 
 
-async def _counts(client: Client, names: list[str]) -> dict[str, int]:
-    """Count the partitions of each topic; 0: not partitioned. `names` has each partition separately."""
+async def _count_partitions(client: Client, names: list[str]) -> dict[str, int]:
+    """Return the partition count of each topic; 0: not partitioned. `names` has each partition by itself."""
     from pulsarctl_wire.net.session.client import run_each
     from pulsarctl_wire.wire.names import partition_index, without_partition
 
@@ -97,12 +98,12 @@ async def _counts(client: Client, names: list[str]) -> dict[str, int]:
     return counts
 
 
-def _parts(counts: dict[str, int]) -> Iterator[tuple[str, int | None]]:
+def _list_partitions(counts: dict[str, int]) -> Iterator[tuple[str, int | None]]:
     for topic, count in counts.items():
         yield from ((topic, index) for index in range(count)) if count else [(topic, None)]
 
 
-async def _find_owner(client: Client, topic: str, partition: int | None) -> _Served:
+async def _find_owner(client: Client, topic: str, partition: int | None) -> _Ownership:
     from pulsarctl_wire.wire.names import partition_name
 
     name = topic if partition is None else partition_name(topic, partition)
@@ -113,16 +114,18 @@ async def _find_owner(client: Client, topic: str, partition: int | None) -> _Ser
         return urls[0] or urls[1]
 
     try:
-        return _Served(topic, partition, await client.retry(owner, f"LOOKUP of {name}"), None)
+        return _Ownership(topic, partition, await client.retry(owner, f"LOOKUP of {name}"), None)
     except SessionError as error:
-        return _Served(topic, partition, None, error)
+        return _Ownership(topic, partition, None, error)
 
 
-def _show(summary: dict[str, Any], counts: dict[str, int], parts: list[_Served], output: Output) -> None:
-    brokers = Counter(part.owner for part in parts if part.owner is not None)
-    rows: dict[str, list[_Served]] = {topic: [] for topic in counts}
-    for part in parts:
-        rows[part.topic].append(part)
+def _show(
+    summary: dict[str, Any], counts: dict[str, int], ownerships: list[_Ownership], output: Output
+) -> None:
+    brokers = Counter(entry.owner for entry in ownerships if entry.owner is not None)
+    rows: dict[str, list[_Ownership]] = {topic: [] for topic in counts}
+    for entry in ownerships:
+        rows[entry.topic].append(entry)
     if output == "json":
         for topic, parts in rows.items():
             owners = [

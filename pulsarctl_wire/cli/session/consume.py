@@ -113,11 +113,15 @@ class ConsumeOptions:
         """Make a factory for `DeadLetters` of `topic`; None if unwanted. Invalid names end the command."""
         from pulsarctl_wire.net.session.dead_letters import DeadLetters
 
-        dead, retry = (name and parse_topic(name) for name in (self.dead_letter_topic, self.retry_topic))
+        dead_letter_topic, retry_topic = (
+            name and parse_topic(name) for name in (self.dead_letter_topic, self.retry_topic)
+        )
         limit = 16 if self.max_redeliver is None else self.max_redeliver
         if not self.has_letters:
             return None
-        return lambda client: DeadLetters(client, topic, self.subscription, limit, dead, retry)
+        return lambda client: DeadLetters(
+            client, topic, self.subscription, limit, dead_letter_topic, retry_topic
+        )
 
 
 async def consume(session: Session, options: ConsumeOptions) -> int:
@@ -193,16 +197,16 @@ async def read(session: Session, options: ReadOptions) -> int:
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     intake, start = options.intake, options.start
-    last = parse_last(start)
-    place, since_ns = (EARLIEST, None) if last else parse_start(start)
+    last_count = parse_last(start)
+    position, since_ns = (EARLIEST, None) if last_count else parse_start(start)
     if since_ns is not None and since_ns > time.time_ns():
-        place, since_ns = LATEST, None
+        position, since_ns = LATEST, None
     reader = ConsumerOptions(
         make_reader_name(),
         type=CommandSubscribe.Exclusive,
         durable=False,
         queue_size=intake.queue_size,
-        start=place,
+        start=position,
         inclusive=not options.exclusive,
         rollback=0 if since_ns is None else int(time.time() - since_ns / 1e9) + 1,
         read_compacted=options.read_compacted,
@@ -213,11 +217,11 @@ async def read(session: Session, options: ReadOptions) -> int:
     view = View(intake, since_ms=0 if since_ns is None else since_ns // 1_000_000)
     names = [parse_topic(topic) for topic in options.topics]
     count = options.num_messages
-    if last and count is None:
+    if last_count and count is None:
         intake, count = replace(intake, at_end=True), 0
     async with session.make_client() as client:
-        starts = await find_starts(client, names, last) if last else {}
-        if place not in (None, EARLIEST, LATEST):
+        starts = await find_starts(client, names, last_count) if last_count else {}
+        if position not in (None, EARLIEST, LATEST):
             for name in names:
                 if await client.count_partitions(name, create=False):
                     console.fail(f"--from {start} is in one partition; name it: {name}-partition-N")

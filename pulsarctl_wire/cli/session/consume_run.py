@@ -61,7 +61,7 @@ def _starts_after(options: ConsumerOptions, last: Position) -> bool:
 
 
 class View:
-    """Which messages to show, of those published at `since_ms` or later, and how.
+    """The choice of messages to show, and how. Those published before `since_ms` are hidden.
 
     Raises FilterError and SettingsError for invalid options.
     """
@@ -85,14 +85,14 @@ class View:
 
 
 class NackRule(NamedTuple):
-    """Which messages to refuse, those for which the expression `nack` holds, and where they go then."""
+    """Which messages to refuse: those for which `nack` holds. With `retry`, they go to the retry topic."""
 
     nack: str | None = None
     letters: DeadLetters | None = None
     retry: bool = False
 
 
-_NOTHING: Final = NackRule()
+_NO_NACKS: Final = NackRule()
 
 
 class ConsumeRun:
@@ -107,7 +107,7 @@ class ConsumeRun:
         *,
         count: int,
         ack: str = "none",
-        nack_rule: NackRule = _NOTHING,
+        nack_rule: NackRule = _NO_NACKS,
     ) -> None:
         self._client = client
         self._feed = feed
@@ -122,7 +122,7 @@ class ConsumeRun:
         self._letters = nack_rule.letters
         self._retry = nack_rule.retry
         self._quiet = intake.quiet
-        self._waiting: asyncio.TimerHandle | None = None
+        self._notice: asyncio.TimerHandle | None = None
         self._shown = self._hidden = self._refused = 0
         self._ends: dict[Consumer, tuple[int, int]] = {}
         self._out = sys.stdout.buffer
@@ -136,7 +136,7 @@ class ConsumeRun:
             if self._at_end:
                 await self._find_ends()
             if not self._quiet:
-                self._waiting = asyncio.get_running_loop().call_later(_SILENCE, self._say_waiting)
+                self._notice = asyncio.get_running_loop().call_later(_SILENCE, self._say_waiting)
             await self._loop()
         except asyncio.CancelledError:
             if self._left < _NEVER or self._at_end:
@@ -151,7 +151,7 @@ class ConsumeRun:
                 if self._letters is not None:
                     await self._letters.close()
                 if not self._quiet:
-                    self._say(time.perf_counter() - start)
+                    self._say_summary(time.perf_counter() - start)
         return code
 
     async def _find_ends(self) -> None:
@@ -182,7 +182,10 @@ class ConsumeRun:
                 return  # the topics were terminated, or no message came in time
 
     async def _consume_next(self, seconds: float | None) -> bool:
-        """Consume one delivery, as a local variable, so that it is freed before the next one is opened."""
+        """Consume the next delivery; return False if none came within `seconds`, or the topics have ended.
+
+        Only a local variable holds the delivery, so that it is freed before the next one is opened.
+        """
         delivery = await self._feed.take(seconds)
         self._cancel_notice()
         if delivery is None:
@@ -263,10 +266,10 @@ class ConsumeRun:
             delivery.consumer.nack(delivery)
 
     def _cancel_notice(self) -> None:
-        """Do not print that we are waiting."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        """Cancel the notice that we are waiting."""
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
 
     def _say_waiting(self) -> None:
         topics = list(self._feed.consumers)
@@ -279,7 +282,7 @@ class ConsumeRun:
                 text += "; a new subscription starts with new messages, with -p Earliest at the first one"
         console.warn(text)
 
-    def _say(self, seconds: float) -> None:
+    def _say_summary(self, seconds: float) -> None:
         counts = self._feed.counts
         parts = [f"{self._shown} message{'' if self._shown == 1 else 's'}"]
         if self._shown > 1:

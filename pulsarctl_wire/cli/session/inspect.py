@@ -74,12 +74,12 @@ async def seek(session: Session, options: SeekOptions) -> int:
             new_place = None
         record = {"topic": name, "subscription": subscription, "to": options.to, "created": not existed}
         record |= {"before": old_place if existed else None, "after": new_place, "last": last}
-        come_from = f" from {_text(old_place)}" if existed else ""
-        text = f"{name}: {subscription}{come_from} to {_text(new_place)}, last message {_text(last)}"
+        origin = f" from {_text(old_place)}" if existed else ""
+        text = f"{name}: {subscription}{origin} to {_text(new_place)}, last message {_text(last)}"
         say(record, clean(text), options.output)
 
-    inside = position not in (None, EARLIEST, LATEST)
-    place = f"--to {options.to}" if inside else ""
+    is_message = position not in (None, EARLIEST, LATEST)
+    place = f"--to {options.to}" if is_message else ""
     return await visit(session, options.topic, subscription, move, place=place)
 
 
@@ -107,8 +107,8 @@ async def unsubscribe(session: Session, options: UnsubscribeOptions) -> int:
         except BrokerError as error:
             if options.force or error.code != "MetadataError":
                 raise
-            way_out = "other consumers are connected; --force closes them"
-            raise BrokerError(error.code, error.detail, error.request, way_out) from None
+            hint = "other consumers are connected; --force closes them"
+            raise BrokerError(error.code, error.detail, error.request, hint) from None
         record = {"topic": visitor.topic, "subscription": subscription, "unsubscribed": True}
         say(record, clean(f"{visitor.topic}: {subscription} is deleted"), options.output)
 
@@ -177,14 +177,15 @@ async def consumer_stats(session: Session, options: ConsumerStatsOptions) -> int
         del stats["request_id"]
         # permits can be negative, but the field is unsigned
         stats["availablePermits"] = to_signed(stats.get("availablePermits", 0))
-        lines = [f"{name}, {subscription}", *(f"  {key}: {_plain(value)}" for key, value in stats.items())]
+        lines = [f"{name}, {subscription}"]
+        lines += [f"  {key}: {_format_value(value)}" for key, value in stats.items()]
         text = "\n".join(map(clean, lines))
         say({"topic": name, "subscription": subscription, **stats}, text, options.output)
 
     return await visit(session, options.topic, subscription, show)
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "none"
 
 

@@ -2,7 +2,8 @@
 
 GET_LAST_MESSAGE_ID names the last entry. Entries of a ledger are numbered from 0, but no command names the
 previous ledger. A reader that starts at a position gets the first message from there on, so a binary search
-finds it. Entries may hold several messages, so they are read once to count the messages.
+finds the previous ledger and its last entry. Entries may hold several messages, so the last entries are read
+to count their messages.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 _Place = tuple[int, int]  # ledger and entry
 
-_LEDGERS: Final = 20  # ledgers to search one by one before the whole topic is read
+_MAX_LEDGERS: Final = 20  # ledgers to search one by one before the whole topic is read
 _GRACE: Final = 3.0  # after this many seconds without a message, the last entry is assumed to hold none
-_TIMES: Final = (1, 8, 64)  # read this many times more entries if some hold no complete message
+_FACTORS: Final = (1, 8, 64)  # entries to read per message; more if some hold no complete one
 _MAX_ENTRIES: Final = 2**40  # per ledger
 
 
@@ -54,8 +55,8 @@ async def find_starts(client: Client, topics: list[str], count: int) -> dict[str
 async def find_start(client: Client, topic: str, count: int) -> Position:
     """Find the position of the message `count` from the end of `topic` (a full name, not partitioned).
 
-    If there are fewer messages, that of the first one; `LATEST` if there are none. Chunked messages of more
-    than 64 entries each may be missed. Raises SessionError.
+    If there are fewer messages, return that of the first one; if there are none, `LATEST`. Chunked messages
+    of more than 64 entries each may be missed. Raises SessionError.
     """
     async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(None)
@@ -63,7 +64,7 @@ async def find_start(client: Client, topic: str, count: int) -> Position:
     last = place["ledger"], place["entry"]
     if last < (0, 0):
         return LATEST
-    for entries in (count * times for times in _TIMES):
+    for entries in (count * factor for factor in _FACTORS):
         start = await _step_back(client, topic, last, entries)
         positions = await _read(client, topic, start, last, count)
         if len(positions) == count or start == EARLIEST:
@@ -79,8 +80,10 @@ async def _read(client: Client, topic: str, start: Position, last: _Place, count
         await feed.open()
         while (delivery := await feed.take(_GRACE)) is not None and delivery.id <= last:
             first = (*delivery.ids[0], -1)
-            is_batch = len(delivery.ids) > 1
-            positions.extend(first if is_batch else delivery.position(entry) for entry in delivery.messages)
+            is_chunked = len(delivery.ids) > 1
+            positions.extend(
+                first if is_chunked else delivery.position(message) for message in delivery.messages
+            )
             delivery.consumer.release_permits(delivery)
             if delivery.id == last:
                 break
@@ -90,9 +93,9 @@ async def _read(client: Client, topic: str, start: Position, last: _Place, count
 
 
 async def _step_back(client: Client, topic: str, last: _Place, entries: int) -> Position:
-    """Find where the last `entries` entries start; `EARLIEST` if there are not more than that."""
+    """Find where the last `entries` entries start; `EARLIEST` if there are fewer, or too many ledgers."""
     ledger, entry = last
-    for _ in range(_LEDGERS):
+    for _ in range(_MAX_LEDGERS):
         if entries <= entry + 1:
             return ledger, entry + 1 - entries, -1
         entries -= entry + 1

@@ -88,13 +88,13 @@ class Report:
         self._output = output
         self._paint = Paint(console.has_colour(sys.stdout))
         self._latencies = Latencies()
-        self._least = 0
+        self._min_ns = 0
 
     def add(self, number: int, broker: str, outcome: int | SessionError) -> None:
         """Print the outcome of PING `number`: how long it took (ns), or why it was lost."""
         record: dict[str, Any] = {"time_ns": time.time_ns(), "broker": broker, "number": number}
         if isinstance(outcome, int):
-            self._least = min(self._least, outcome) if self._latencies.count else outcome
+            self._min_ns = min(self._min_ns, outcome) if self._latencies.count else outcome
             self._latencies.add([outcome])
             record |= {"latency_ns": outcome, "error": None}
             text = human_time(outcome)
@@ -105,12 +105,12 @@ class Report:
         say(record, f"{broker}: {number} {text}", self._output)
 
     def close(self) -> None:
-        """Print how many were answered, and how fast."""
+        """Print how many PINGs were answered, and how fast."""
         times = self._latencies.record()
         answered = times["count"] if times else 0
         total = answered + self.losses
         if times is not None:
-            times = {"count": answered, "min": self._least} | times
+            times = {"count": answered, "min": self._min_ns} | times
         text = f"{total} sent, {answered} answered, {self.losses} lost"
         if times is not None:
             names = ("min", "p50", "p90", "p99", "max")

@@ -185,7 +185,7 @@ async def produce(session: Session, options: ProduceOptions) -> int:
     sources, common = options.list_sources(), options.make_common()
     name = parse_topic(options.topic)
     async with session.make_client() as client:
-        schema = await _schema(client, name, options.schema)
+        schema = await _fetch_schema(client, name, options.schema)
         maker = Maker(common, schema, envelope=options.envelope, hexadecimal=options.hexadecimal)
         report, pace = Report(options.output, options.quiet), Pace(options.rate) if options.rate else None
         route = {"routing": options.routing, "hashing": options.hashing}
@@ -248,7 +248,7 @@ async def read_texts(
             async for lines in read_lines("-", until):
                 yield [line for line in lines if line.strip()] if skip_blank else lines
         elif is_file:
-            texts.append(_content(source))
+            texts.append(_read_file(source))
         else:
             parts = source.split(separator) if separator else [source]
             texts += [part.encode("utf-8", "surrogateescape") for part in parts]
@@ -260,7 +260,7 @@ async def read_texts(
         yield block[:remainder]
 
 
-def _content(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -268,7 +268,7 @@ def _content(path: str) -> bytes:
         console.fail(f"-f {path}: {error.strerror}", console.EXIT_SOURCE)
 
 
-async def _schema(client: Client, topic: str, spec: str | None) -> Schema | None:
+async def _fetch_schema(client: Client, topic: str, spec: str | None) -> Schema | None:
     """Return the schema that the user asked for; "auto" is the topic's latest one."""
     if spec is None:
         return None
@@ -285,7 +285,7 @@ def parse_message_schema(spec: str) -> Schema | None:
 
 
 def is_bare_json(schema: Schema) -> bool:
-    """Return whether it is JSON without a definition, which brokers do not register."""
+    """Return whether a schema is JSON without a definition. Brokers do not register such schemas."""
     return schema.type == schema.Json and not schema.schema_data
 
 
@@ -316,11 +316,11 @@ class Report:
         self.began = time.perf_counter()
         self._output = output
         self._quiet = quiet
-        self._ends: dict[str, tuple[str, str]] = {}
+        self._ends: dict[str, tuple[str, str]] = {}  # topic -> its first and last message id
         self._counts: dict[str, int] = {}
         self._duplicates = self._failed = 0
         self._broken: OSError | None = None
-        self._bar = sys.stderr.isatty() and not quiet
+        self._has_progress = sys.stderr.isatty() and not quiet
         self._next = self.began + 1
 
     def add(self, result: SendResult) -> None:
@@ -345,15 +345,15 @@ class Report:
                 self._broken = error
 
     def _print_id(self, result: SendResult, index: int) -> None:
-        name = message_id(result, index)
+        id_ = message_id(result, index)
         if self._output == "id":
-            sys.stdout.write(name + "\n")
+            sys.stdout.write(id_ + "\n")
             return
         from pulsarctl_wire.render.jsonl import json_line
 
         record: dict[str, Any] = {
             "topic": result.topic,
-            "id": name,
+            "id": id_,
             "ledger": result.ledger,
             "entry": result.entry,
             "batch_index": index if result.batched else None,
@@ -369,7 +369,7 @@ class Report:
         if self._broken is not None:
             raise self._broken
         now = time.perf_counter()
-        if self._bar and now > self._next:
+        if self._has_progress and now > self._next:
             self._next = now + 1
             count = sum(self._counts.values())
             sys.stderr.write(f"\r{count} messages, {count / (now - self.began):,.0f}/s ")
@@ -378,7 +378,7 @@ class Report:
     def close(self, pending: int, unsent: int) -> None:
         """Print the summary. `pending` messages were sent but have no receipt, `unsent` were not sent."""
         seconds = time.perf_counter() - self.began
-        if self._bar and self._next > self.began + 1:
+        if self._has_progress and self._next > self.began + 1:
             sys.stderr.write("\r\x1b[K")
         if self._failed > _MAX_REPORTED:
             console.warn(f"{self._failed} messages failed")

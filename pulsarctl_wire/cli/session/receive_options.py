@@ -77,9 +77,9 @@ class ReceiveOptions:
     quiet: bool = flag("--quiet", "Do not print a summary.")
 
     def prepare_decryption(self, session: Session) -> dict[str, Any]:
-        """Return how messages are decrypted, as `ConsumerOptions` takes it. Raises SettingsError.
+        """Return the arguments of `ConsumerOptions` for decryption. Raises SettingsError.
 
-        What the session traces is decrypted by the same keys.
+        The keys of -ekv join those of `session`, which also decrypt its trace.
         """
         if self.key_values:
             from pulsarctl_wire.wire.encryption import KeyRing, load_private_key

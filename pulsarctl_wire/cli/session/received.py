@@ -35,11 +35,11 @@ NAMES: Final = frozenset(
 )
 """The names of a message's record."""
 
-_SOME: Final = 64  # bytes shown in a line of a payload that is not text
-_LONGEST: Final = 64 * 1024  # bytes shown in a line of one that is text; characters of a key or property
-_LARGE: Final = 1024 * 1024  # bytes of a payload
-_GROWS: Final = 16  # bytes of memory that JSON may need per byte: \u0000, in a buffer that doubles
-_SIZE: Final = struct.Struct(">i").pack
+_MAX_BINARY: Final = 64  # bytes of a binary payload that a line shows
+_MAX_TEXT: Final = 64 * 1024  # bytes of a text payload, or characters of a key or property, that a line shows
+_LARGE: Final = 1024 * 1024  # bytes; for larger payloads, free memory is checked first
+_JSON_GROWTH: Final = 16  # bytes of memory that JSON may need per byte: \u0000, in a buffer that doubles
+_pack_size: Final = struct.Struct(">i").pack
 
 
 def message_record(delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> Record:
@@ -81,11 +81,13 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
         record["decrypted"] = delivery.opened._asdict()
     for note in walker.problems:
         delivery.consumer.note(delivery.id, note)
-    record |= _payload(delivery, message, schema, payload)
+    record |= _payload_values(delivery, message, schema, payload)
     return record
 
 
-def _payload(delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes) -> Record:
+def _payload_values(
+    delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes
+) -> Record:
     if delivery.metadata.encryption_keys and delivery.opened is None:
         return {"view": "encrypted", "payload_base64": as_base64(payload)}
     if message.metadata.null_value:
@@ -145,7 +147,7 @@ def make_shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
         return lambda delivery, message, schema: _json(message_record(delivery, message, schema))
     if form == "none":
         return lambda delivery, message, schema: b""
-    safe = sys.stdout.isatty()
+    is_terminal = sys.stdout.isatty()
     if form == "line":
         return _Lines(Paint(console.has_colour(sys.stdout)), hexadecimal)
     if hexadecimal:
@@ -155,7 +157,7 @@ def make_shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
         payload = message.payload or b""
         if schema is not None:
             payload = _text(message_record(delivery, message, schema))
-        if safe:
+        if is_terminal:
             payload = clean(payload.decode("utf-8", "backslashreplace")).encode()
         return payload + b"\n"
 
@@ -170,7 +172,7 @@ def _json(record: Record) -> bytes:
         return b"".join((head[:-3], record["payload_base64"].encode(), head[-3:]))
     if size > _LARGE:
         try:
-            mmap.mmap(-1, _GROWS * size).close()  # fails if there is too little, but uses none
+            mmap.mmap(-1, _JSON_GROWTH * size).close()  # a test: fails if memory is short, but uses none
         except OSError:
             raise MemoryError from None
     return json_line(record)
@@ -211,19 +213,19 @@ class _Lines:
         if self._hexadecimal:
             parts.append(f"0x{payload.hex()}")
         elif record["view"] in ("hex", "encrypted"):
-            parts.append(f"0x{payload[:_SOME].hex()}{'…' if len(payload) > _SOME else ''}")
+            parts.append(f"0x{payload[:_MAX_BINARY].hex()}{'…' if len(payload) > _MAX_BINARY else ''}")
         else:
             text = _text(record)
-            parts.append(clean(text[:_LONGEST].decode("utf-8", "backslashreplace")))
-            if len(text) > _LONGEST:
+            parts.append(clean(text[:_MAX_TEXT].decode("utf-8", "backslashreplace")))
+            if len(text) > _MAX_TEXT:
                 parts[-1] += f"… ({len(payload)} bytes)"
         return (" ".join(parts) + "\n").encode()
 
 
 def _cut(text: str) -> str:
-    """Clean a text for a line, and cut it to `_LONGEST` characters."""
-    note = f"… ({len(text)} characters)" if len(text) > _LONGEST else ""
-    return clean(text[:_LONGEST]) + note
+    """Clean a text for a line, and cut it to `_MAX_TEXT` characters."""
+    note = f"… ({len(text)} characters)" if len(text) > _MAX_TEXT else ""
+    return clean(text[:_MAX_TEXT]) + note
 
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -248,7 +250,7 @@ def _properties(message: Message) -> bytes:
 _TOKENS: Final[dict[str, _Part]] = {
     "s": lambda delivery, message: message.payload or b"",
     "S": lambda delivery, message: _number(len(message.payload or b"")),
-    "R": lambda delivery, message: _SIZE(len(message.payload or b"")),
+    "R": lambda delivery, message: _pack_size(len(message.payload or b"")),
     "x": lambda delivery, message: (message.payload or b"").hex().encode(),
     "k": lambda delivery, message: _key(message),
     "K": lambda delivery, message: _number(len(_key(message))),
@@ -277,13 +279,13 @@ def _escape(part: _Part) -> _Part:
 
 def _by_template(template: str) -> Show:
     parts: list[_Part] = []
-    safe = sys.stdout.isatty()
+    is_terminal = sys.stdout.isatty()
     for token, digits, escape, text in _TOKEN.findall(template):
         if token:
             if token not in _TOKENS:
                 tokens = " ".join(f"%{name}" for name in _TOKENS)
                 raise SettingsError(f"-f {template}: unknown token %{token}; known tokens are {tokens}")
-            parts.append(_escape(_TOKENS[token]) if safe else _TOKENS[token])
+            parts.append(_escape(_TOKENS[token]) if is_terminal else _TOKENS[token])
         else:
             literal = (
                 bytes.fromhex(digits)

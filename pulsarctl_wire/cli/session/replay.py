@@ -89,15 +89,15 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     session.options = replace(session.options, url=options.to or session.options.url)
     settings = await find_broker_url(session.make_settings())
     timeout = settings.timeout if options.answer_timeout is None else options.answer_timeout
-    pace = Pace(_speed(options.speed), timeout)
-    names = _names(options.rename, options.suffix)
+    pace = Pace(_parse_speed(options.speed), timeout)
+    names = _parse_names(options.rename, options.suffix)
     report = Report(options.output)
     is_selected = by_connection(options.connection) if options.connection else None
     with ExitStack() as stack:
         thread = ReaderThread(stack)
         paths = find_captures(options.sources)
-        read = Sources(paths, stack, bar=False, flush=thread.hand_over)
-        events: Iterator[Event | ConnectionEnded] = read_events(read, options.read_keylogs)
+        sources = Sources(paths, stack, bar=False, flush=thread.hand_over)
+        events: Iterator[Event | ConnectionEnded] = read_events(sources, options.read_keylogs)
         if is_selected is not None:
             events = (event for event in events if is_selected(event))  # type: ignore[arg-type]
         player = Replay(
@@ -111,12 +111,12 @@ async def replay(session: Session, options: ReplayOptions) -> int:
             raise
     _warn(names, player)
     if not totals.connections:
-        if read.code != console.EXIT_SOURCE:  # else the cause was already printed
+        if sources.code != console.EXIT_SOURCE:  # else the cause was already printed
             console.warn("nothing was replayed: no selected connection begins with a complete CONNECT")
         return console.EXIT_SOURCE
     report.close(totals)
-    if read.code == console.EXIT_SOURCE or not (totals.differ or totals.unanswered):
-        return read.code
+    if sources.code == console.EXIT_SOURCE or not (totals.differ or totals.unanswered):
+        return sources.code
     return console.EXIT_DIFFERS
 
 
@@ -135,7 +135,7 @@ def _warn(names: Names, player: Replay) -> None:
         )
 
 
-def _speed(text: str) -> float:
+def _parse_speed(text: str) -> float:
     """Parse --speed; 0 means as fast as possible."""
     try:
         speed = 0.0 if text == "max" else float(text)
@@ -146,7 +146,7 @@ def _speed(text: str) -> float:
     return speed
 
 
-def _names(rules: list[str], suffix: str) -> Names:
+def _parse_names(rules: list[str], suffix: str) -> Names:
     from pulsarctl_wire.net.replay.remap import Names
 
     pairs = []
@@ -237,7 +237,7 @@ def read_events(sources: Sources, keylogs: list[str]) -> Iterator[Event | Connec
         index = events[0].connection.index if events else -1
         yield from (end for end in endings if end.connection.index != index)
         yield from events
-        yield from (end for end in endings if end.connection.index == index)  # these are its last events
+        yield from (end for end in endings if end.connection.index == index)  # `events` are its last ones
         endings.clear()
     yield from endings
     for events in decoder.finish():
@@ -317,7 +317,7 @@ class Report:
         )
 
     def close(self, totals: ReplayTotals) -> None:
-        """Print how many there were."""
+        """Print the consequences of each difference, and the totals."""
         for number, counts in self._consequences.items():
             count = sum(counts.values())
             kinds = ", ".join(f"{times} {label}" for label, times in counts.most_common())

@@ -55,7 +55,7 @@ async def get(session: Session, options: GetOptions) -> None:
     if options.raw:
         sys.stdout.buffer.write(schema.schema_data)
         return
-    definition = _definition(schema)
+    definition = _read_definition(schema)
     record = {
         "topic": name,
         "type": Schema.Type.Name(schema.type),
@@ -68,7 +68,7 @@ async def get(session: Session, options: GetOptions) -> None:
     lines = [f"{key}: {record[key]}" for key in ("topic", "type", "name", "version")]
     lines += [f"property {key}: {value}" for key, value in record["properties"].items()]
     if definition is not None:
-        lines += _pretty(definition).split("\n")
+        lines += _format_definition(definition).split("\n")
     say(record, "\n".join(map(clean, lines)), options.output)
 
 
@@ -102,8 +102,8 @@ async def put(session: Session, options: PutOptions) -> None:
     if kind == "None":
         console.fail(f"{options.schema} is not a schema: topics have none by default")
     async with session.make_client() as client:
-        place = partition_name(name, 0) if await client.count_partitions(name) else name
-        version = decode_version(await _register(client, place, schema))
+        target = partition_name(name, 0) if await client.count_partitions(name) else name
+        version = decode_version(await _register(client, target, schema))
     record = {"topic": name, "type": kind, "version": version}
     say(record, clean(f"{name}: {kind}, version {version}"), options.output)
 
@@ -141,7 +141,7 @@ def decode_version(version: bytes) -> int | str | None:
     return version.hex() or None
 
 
-def _definition(schema: Schema) -> Any:
+def _read_definition(schema: Schema) -> Any:
     """Return the definition in a schema: JSON if possible, else text or hex digits; None if it is empty."""
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as Types
 
@@ -149,11 +149,11 @@ def _definition(schema: Schema) -> Any:
     if schema.type == Types.KeyValue:
         size = int.from_bytes(data[:4], "big", signed=True)
         key, value = data[4 : 4 + max(size, 0)], data[8 + max(size, 0) :]
-        return {"key": _value(key), "value": _value(value)}
-    return _value(data)
+        return {"key": _parse_definition(key), "value": _parse_definition(value)}
+    return _parse_definition(data)
 
 
-def _value(data: bytes) -> Any:
+def _parse_definition(data: bytes) -> Any:
     if not data:
         return None
     try:
@@ -166,7 +166,7 @@ def _value(data: bytes) -> Any:
         return text
 
 
-def _pretty(definition: Any) -> str:
+def _format_definition(definition: Any) -> str:
     return definition if isinstance(definition, str) else json.dumps(definition, indent=2, ensure_ascii=False)
 
 

@@ -73,8 +73,8 @@ async def send(session: Session, options: SendOptions) -> int:
     tap = session.make_tap(talk)
     lines = _lines(options.files or ["-"])
     first = await anext(lines, None)
-    has_connect = options.no_handshake or (first is not None and _is_connect(first[1]))
-    connect = partial(Link.open, settings=settings, numbers=count(), tap=tap, handshake=not has_connect)
+    has_handshake = not (options.no_handshake or (first is not None and _is_connect(first[1])))
+    connect = partial(Link.open, settings=settings, numbers=count(), tap=tap, handshake=has_handshake)
     link = await open_first_link(settings.url.addresses, settings, connect)
     talk.begin()
     task = asyncio.create_task(
@@ -170,7 +170,7 @@ async def _run(
 def _report_loss(link: Link, talk: Talk) -> int:
     """Print why the connection ended; returns the exit code."""
     try:
-        link.send(b"")
+        link.send(b"")  # raises LinkClosed with the reason
     except LinkClosed as error:
         console.warn(str(error))
     # if the broker refused something before, that is the reason

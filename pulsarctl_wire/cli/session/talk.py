@@ -18,7 +18,7 @@ from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.session.ledgers import LedgerState
 from pulsarctl_wire.wire.session.sinks import Sink
 
-_NAMED: Final = 5  # requests without answer, and errors in what was sent, that are named
+_MAX_NAMED: Final = 5  # requests without answer, and errors in what was sent, that are named
 _MAX_KINDS: Final = 1_000  # of commands that were received but not expected yet
 _PAIRED: Final = {NUMBERS["CONNECT"], NUMBERS["SEND"], NUMBERS["PING"]}
 
@@ -37,23 +37,23 @@ class Talk(Sink):
         self.error: OSError | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._recorder = Recorder(show_secrets=show_secrets, keys=keys)
-        self._wrong: list[str] = []  # the first errors in what was sent
-        self._wrongs = 0
+        self._mistakes: list[str] = []  # the first errors in what was sent
+        self._mistake_count = 0
         self._render = console.make_renderer(sys.stdout, output, self._recorder, Clock())
         self._show_sent = show_sent
         self._has_begun = False
         self._news: asyncio.Future[None] | None = None  # done when something passes
         self._received_at = 0.0  # when the last bytes came
         self._received: Counter[str] = Counter()  # commands that no `expect` has taken
-        self._last = self._first = 0  # numbers of the last frame, and of the last one of the handshake
+        self._last = self._handshake_end = 0  # frame numbers: of the last, and the last in the handshake
         self._unanswerable = False  # something was sent that gets no answer
 
     def begin(self) -> None:
         """Start to show frames: the handshake is over, or there is none."""
         self._has_begun = True
-        self._first = self._last
+        self._handshake_end = self._last
 
-    # -- called for what passes
+    # -- called by the follower of the connection
 
     def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
         """Note that the connection was opened."""
@@ -89,10 +89,10 @@ class Talk(Sink):
 
     def _take(self, event: Event) -> None:
         if event.to_broker:
-            for text in self._find_faults(event):
-                self._wrongs += 1
-                if self._wrongs <= _NAMED:
-                    self._wrong.append(text)
+            for text in self._find_mistakes(event):
+                self._mistake_count += 1
+                if self._mistake_count <= _MAX_NAMED:
+                    self._mistakes.append(text)
         if not isinstance(event, Frame):
             self._unanswerable |= event.to_broker
         elif event.to_broker:
@@ -103,7 +103,7 @@ class Talk(Sink):
                 self._received[event.command] += 1
             self.refused |= read_refusal(event, event.command) is not None
 
-    def _find_faults(self, event: Event) -> Iterator[str]:
+    def _find_mistakes(self, event: Event) -> Iterator[str]:
         if isinstance(event, Frame):
             for note in self._recorder.notes(event):
                 yield f"sent: {event.command} (#{event.number}): {note}"
@@ -113,7 +113,7 @@ class Talk(Sink):
     @property
     def _unanswered(self) -> list[tuple[int, int]]:
         """The numbers and types of requests without answer."""
-        return sorted(request for request in self._state.unanswered() if request[0] > self._first)
+        return sorted(request for request in self._state.unanswered() if request[0] > self._handshake_end)
 
     # -- called by the script
 
@@ -135,7 +135,7 @@ class Talk(Sink):
                 return
 
     async def _wait_for_news(self, due: float) -> bool:
-        """Wait until something passes; returns False if that is not before `due`."""
+        """Wait until the connection carries something; returns False if nothing comes before `due`."""
         self._news = asyncio.get_running_loop().create_future()
         # not wait_for: before Python 3.12 it may swallow a cancellation
         await asyncio.wait([self._news], timeout=max(0.0, due - time.monotonic()))
@@ -145,8 +145,8 @@ class Talk(Sink):
         """Print which answers are missing after the script has ended; returns the exit code."""
         requests = self._unanswered
         if requests:
-            names = ", ".join(f"{command_name(kind)} (#{number})" for number, kind in requests[:_NAMED])
-            note = f" and {len(requests) - _NAMED} more" if len(requests) > _NAMED else ""
+            names = ", ".join(f"{command_name(kind)} (#{number})" for number, kind in requests[:_MAX_NAMED])
+            note = f" and {len(requests) - _MAX_NAMED} more" if len(requests) > _MAX_NAMED else ""
             console.warn(f"no answer to {names}{note}: nothing came for {idle:g} s (--idle)")
         if self.refused:
             return console.EXIT_REFUSED
@@ -154,10 +154,10 @@ class Talk(Sink):
 
     def blame(self) -> None:
         """Print the errors in the frames that were sent."""
-        for text in self._wrong:
+        for text in self._mistakes:
             console.warn(text)
-        if self._wrongs > _NAMED:
-            console.warn(f"and {self._wrongs - _NAMED} more errors in what was sent")
+        if self._mistake_count > _MAX_NAMED:
+            console.warn(f"and {self._mistake_count - _MAX_NAMED} more errors in what was sent")
 
 
 def _is_answered(frame: Frame) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAKE, TAKE, END = "What to produce", "What to acknowledge", "The transaction"
 _TTL = 60.0  # seconds, as in the Java client
-_QUEUE = 1_000
+_MAX_QUEUE = 1_000  # permits
 _T = TypeVar("_T")
 
 
@@ -77,8 +77,8 @@ class TxnOptions:
         topics = self.ack
         if bool(topics) != bool(self.subscriptions) or (self.counts and not topics):
             console.fail("txn: --ack TOPIC and --subscription NAME need each other, and -n needs both")
-        names = _for_each(topics, "--subscription", self.subscriptions)
-        counts = _for_each(topics, "-n", self.counts or [1])
+        names = _repeat_values(topics, "--subscription", self.subscriptions)
+        counts = _repeat_values(topics, "-n", self.counts or [1])
         sources = [
             Source(_topic(topic), name, count)
             for topic, name, count in zip(topics, names, counts, strict=True)
@@ -138,7 +138,8 @@ class Source(NamedTuple):
     total: int
 
 
-def _for_each(topics: list[str], flag: str, values: list[_T]) -> list[_T]:
+def _repeat_values(topics: list[str], flag: str, values: list[_T]) -> list[_T]:
+    """Return a value of the option `flag` for each topic: a single value counts for all of them."""
     if len(values) <= 1:
         return values * len(topics)
     if len(values) != len(topics):
@@ -249,8 +250,8 @@ class _Work:
             result = self._sent.pop(0)
             if result.error is not None:
                 raise result.error
-            name, topic = message_id(result, 0), result.topic
-            self._report.show("stored", f"stored {name} in {topic}", result.latency_ns, topic=topic, id=name)
+            id_, topic = message_id(result, 0), result.topic
+            self._report.show("stored", f"stored {id_} in {topic}", result.latency_ns, topic=topic, id=id_)
 
     async def acknowledge(self, source: Source, type_: Type) -> None:
         """Consume messages, and acknowledge them. Raises SessionError, also if too few come in time."""
@@ -265,7 +266,7 @@ class _Work:
             source.subscription,
             type=CommandSubscribe.SubType.Value(type_),
             initial=CommandSubscribe.Earliest,
-            queue_size=min(source.total, _QUEUE),  # leave the rest to other consumers
+            queue_size=min(source.total, _MAX_QUEUE),  # leave the rest to other consumers
         )
         feed = Subscription(self._client, [source.topic], options)
         await feed.open()
@@ -277,16 +278,17 @@ class _Work:
             try:
                 delivery = await asyncio.wait_for(feed.take(), self._deadline - time.monotonic())
             except (TimeoutError, asyncio.TimeoutError):
-                raise RequestTimeout(_too_few(source, len(received), "the transaction timed out")) from None
+                text = _describe_shortage(source, len(received), "the transaction timed out")
+                raise RequestTimeout(text) from None
             if delivery is None:
-                raise RequestTimeout(_too_few(source, len(received), "the topic ended"))
+                raise RequestTimeout(_describe_shortage(source, len(received), "the topic ended"))
             delivery.consumer.release_permits(delivery)
             for message in delivery.messages:
-                key = topic, name = delivery.consumer.topic, message_id(delivery, message)
+                key = topic, id_ = delivery.consumer.topic, message_id(delivery, message)
                 if key not in received:
                     if len(received) == source.total:
                         break
-                    self._report.show("received", f"received {name} of {topic}", topic=topic, id=name)
+                    self._report.show("received", f"received {id_} of {topic}", topic=topic, id=id_)
                 received[key] = delivery, message
                 message.payload = None  # only its id is needed
         await self._acknowledge(source.subscription, received)
@@ -296,9 +298,9 @@ class _Work:
     ) -> None:
         by_consumer: dict[Consumer, dict[Delivery[Consumer], list[Message]]] = {}
         ids: dict[Consumer, list[str]] = {}
-        for (_, name), (delivery, message) in received.items():
+        for (_, id_), (delivery, message) in received.items():
             by_consumer.setdefault(delivery.consumer, {}).setdefault(delivery, []).append(message)
-            ids.setdefault(delivery.consumer, []).append(name)
+            ids.setdefault(delivery.consumer, []).append(id_)
         topics = [consumer.topic for consumer in by_consumer]
         self._report.restart()
         await self._transaction.add_subscription(topics, subscription)
@@ -316,7 +318,7 @@ class _Work:
             await endpoint.close()
 
 
-def _too_few(source: Source, count: int, reason: str) -> str:
+def _describe_shortage(source: Source, count: int, reason: str) -> str:
     place = f"{source.topic}, subscription {source.subscription}"
     return f"{place}: {reason} after {count} of {source.total} messages"
 

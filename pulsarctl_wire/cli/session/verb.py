@@ -30,7 +30,7 @@ CLUSTER, SEEN = "The cluster", "Watching the session"
 
 @dataclass(frozen=True, kw_only=True)
 class AuthOptions:
-    """Who we are for a cluster, and whom we trust."""
+    """How we authenticate to a cluster, and which certificates we trust."""
 
     conf: str | None = option("--conf FILE", "A client.conf, as used by Pulsar's own tools.", CLUSTER)
     token: str | None = option("--token JWT", "Authenticate with this token.", CLUSTER)
@@ -109,10 +109,10 @@ class Session:
             reconnect=not options.no_reconnect,
         )
 
-    def make_tap(self, *more: Sink) -> Follower | None:
-        """Make a `Follower` of the session for `more` and the sinks of the options; None without sinks."""
+    def make_tap(self, *extra_sinks: Sink) -> Follower | None:
+        """Make a `Follower` for the sinks of the options and `extra_sinks`; return None if there are none."""
         options = self.options
-        if not (options.trace or options.trace_form or options.record or more):
+        if not (options.trace or options.trace_form or options.record or extra_sinks):
             return None
         from pulsarctl_wire.cli.recording import RecordingSink, Trace
         from pulsarctl_wire.wire.session.sinks import Follower
@@ -127,7 +127,7 @@ class Session:
                 options.record, console.warn, "the session", show_secrets=secrets, at_once=True
             )
             sinks.append(recording)
-        self._follower = Follower([*sinks, *more])
+        self._follower = Follower([*sinks, *extra_sinks])
         self._stack.callback(self._follower.finish)
         return self._follower
 
@@ -150,7 +150,7 @@ class Session:
             def interrupt() -> None:
                 nonlocal is_interrupted
                 is_interrupted = True
-                loop.remove_signal_handler(signal.SIGINT)  # a second one ends it at once
+                loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C interrupts at once
                 task.cancel()
 
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -185,8 +185,8 @@ def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
         with console.errors_reported(), ExitStack() as stack:
             return Session(connecting, stack).run(function, options)
 
-    own = get_type_hints(function)["options"]
-    return takes(command, {"options": own, "connecting": ConnectOptions})
+    options_type = get_type_hints(function)["options"]
+    return takes(command, {"options": options_type, "connecting": ConnectOptions})
 
 
 def parse_topic(text: str) -> str:

@@ -25,8 +25,8 @@ from pulsarctl_wire.wire.names import id_text, partition_index, partition_name
 from pulsarctl_wire.wire.payload import MAX_MESSAGES
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, MessageIdData
 
-_LAST: Final = 2**31 - 1  # priority level: other consumers stay active, and are served first
-_NAMED: Final = 8  # partitions that an error names
+_LOWEST_PRIORITY: Final = 2**31 - 1  # priority level: other consumers stay active, and are served first
+_MAX_NAMED: Final = 8  # partitions that an error names
 
 
 async def visit(
@@ -39,7 +39,7 @@ async def visit(
 ) -> int:
     """Do `work` for the topic, or each of its partitions. An error of one does not stop the others.
 
-    `place` names an option that makes sense for one partition only, or is "". Returns the exit code.
+    `place` is an option whose value is in one partition only; "" if none is given. Returns the exit code.
     """
     name = parse_topic(topic)
     if not name.startswith("persistent://"):
@@ -48,7 +48,7 @@ async def visit(
         count = 0 if partition_index(name) >= 0 else await client.count_partitions(name, create=False)
         names = [partition_name(name, index) for index in range(count)]
         if count and place:
-            examples = ", ".join([*names[:_NAMED], *(["…"] if count > _NAMED else [])])
+            examples = ", ".join([*names[:_MAX_NAMED], *(["…"] if count > _MAX_NAMED else [])])
             raise SettingsError(f"{place} is in one of {count} partitions; name it as TOPIC: {examples}")
 
         async def visit_topic(topic: str) -> None:
@@ -82,8 +82,8 @@ async def make_seek_fields(
     if index >= 0 and entry >= 0:
         size = await _batch_size(client, topic, ledger, entry)
         if index >= max(size, 1):
-            holds = f"a batch of {size}" if size else "a single message"
-            raise SettingsError(f"{topic}: {ledger}:{entry} is {holds}, without index {index}")
+            content = f"a batch of {size}" if size else "a single message"
+            raise SettingsError(f"{topic}: {ledger}:{entry} is {content}, without index {index}")
         bits = (1 << size) - (1 << index) if index else 0  # the bits of messages from `index` on
     return {"message_id": make_id_fields((ledger, entry, -1), bits, size)}
 
@@ -125,8 +125,8 @@ class Visitor:
         types: list[Type] = [type_] if type_ else ["Shared", "Failover", "Key_Shared"]
         existed = await self._exists(types[0])
         if not (existed or create):
-            way_out = "" if create is None else "; --create creates it"
-            raise NoSubscription(f"{self.topic} has no durable subscription {self._subscription}{way_out}")
+            hint = "" if create is None else "; --create creates it"
+            raise NoSubscription(f"{self.topic} has no durable subscription {self._subscription}{hint}")
         await self._join(types)
         return existed
 
@@ -152,10 +152,10 @@ class Visitor:
                     raise
                 refusal = refusal or error
         assert refusal is not None
-        way_out = "close its exclusive consumer, and try again"
+        hint = "close its exclusive consumer, and try again"
         if len(types) == 1 and types[0] != "Exclusive":
-            way_out = "--type must be that of its consumers"
-        raise BrokerError(refusal.code, refusal.detail, refusal.request, way_out)
+            hint = "--type must be that of its consumers"
+        raise BrokerError(refusal.code, refusal.detail, refusal.request, hint)
 
     async def join_again(self) -> None:
         """Join again, after SEEK: the broker has closed all consumers. Raises SessionError."""
@@ -182,7 +182,7 @@ class Visitor:
                 consumer_id=self._id,
                 durable=durable,
                 start_message_id=None if start is None else make_id_fields(start),
-                priority_level=_LAST,
+                priority_level=_LOWEST_PRIORITY,
                 force_topic_creation=False,
             )
             await link.request(command)
