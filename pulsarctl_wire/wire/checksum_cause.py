@@ -1,13 +1,13 @@
 """Explains a wrong checksum: what the sender may have computed instead, or which bit was flipped.
 
 Only what arithmetic can tell is claimed. A mistake of the sender must give exactly the 32 bits of the
-checksum. A flipped bit shows by the linearity of a CRC: a bit that n others follow changes the CRC by the
+checksum. A flipped bit shows by the linearity of a CRC: a bit with n bits after it changes the CRC by the
 residue of x^(n + 32). So if the right and the wrong number differ by the residue of x^k, then k says which
 bit it was; below 32 it is a bit of the checksum itself. Powers of x repeat after 2^31 - 1 bits (256 MiB), and
 no frame is as large, so no other single bit explains the same difference.
 
-All of it uses the bytes from METADATA_SIZE to the end of the frame, whatever that size says: it may itself be
-damaged. Only ranges that separate metadata from payload rely on it.
+The covered bytes are those from METADATA_SIZE to the end of the frame, whatever that size says: it may itself
+be damaged. Only ranges that separate metadata from payload rely on the size.
 
 Sources: RFC 3720, section 12.1 (CRC32-C); LevelDB's util/crc32c.h (the masked form).
 """
@@ -73,8 +73,8 @@ def compute_mistakes(raw: bytes, parts: FrameLayout) -> Iterator[tuple[ChecksumC
     yield {"kind": "zero"}, 0
     yield {"kind": "crc32"}, zlib.crc32(data)
     yield {"kind": "byte_order"}, int.from_bytes(crc.to_bytes(4, "little"), "big")
-    without_first = crc32c(data, _ALL_ONES)  # the library inverts what it begins with
-    for number in (crc ^ _ALL_ONES, without_first, without_first ^ _ALL_ONES):
+    crc_from_zero = crc32c(data, _ALL_ONES)  # the library inverts its start value
+    for number in (crc ^ _ALL_ONES, crc_from_zero, crc_from_zero ^ _ALL_ONES):
         yield {"kind": "not_inverted"}, number
     yield {"kind": "masked"}, ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ALL_ONES
     metadata_at, payload_at = parts.metadata if not parts.problem else (stop + 4, len(raw))
@@ -107,38 +107,38 @@ def _crc32c_of(pieces: Iterable[bytes | memoryview]) -> int:
 def _find_flipped_bit(raw: bytes, checksum: tuple[int, int], difference: int) -> ChecksumCause | None:
     """Find the one bit whose flip makes the checksum right; None if there is none.
 
-    `checksum` is where it is, `difference` the XOR of the wrong and the right one.
+    `checksum` is the span of the checksum, `difference` the XOR of the wrong and the right one.
     """
     start, stop = checksum
-    power = _find_power(difference, 32 + 8 * (len(raw) - stop))
-    if power is None:
+    exponent = _find_exponent(difference, 32 + 8 * (len(raw) - stop))
+    if exponent is None:
         return None
     # bytes count from the checksum's first one, or from the last one that it covers; bits from the highest
-    offset = start + power // 8 if power < 32 else len(raw) - 1 - (power - 32) // 8
-    bit = 7 - power % 8
+    offset = start + exponent // 8 if exponent < 32 else len(raw) - 1 - (exponent - 32) // 8
+    bit = 7 - exponent % 8
     copy = bytearray(raw)
     copy[offset] ^= 1 << bit
     proof = locate(bytes(copy), start - 2)
     return {"kind": "bit", "offset": offset, "bit": bit} if proof.stored == proof.computed else None
 
 
-def _find_power(number: int, limit: int) -> int | None:
+def _find_exponent(number: int, limit: int) -> int | None:
     """Return k below `limit` for which `number` is the residue of x^k; None if there is none.
 
-    Baby steps, giant steps: it multiplies `number` by each small power of x, and then looks for one of these
+    Baby steps, giant steps: multiply `number` by each small power of x, and then look for one of these
     products among powers that are a `stride` apart. Both take about sqrt(`limit`) steps.
     """
     stride = 8 * (isqrt(limit) // 8 + 1)
-    exponents: dict[int, int] = {}  # of the small power in a product
+    small_exponents: dict[int, int] = {}  # product -> exponent of the small power in it
     for exponent in range(stride):
-        exponents[number] = exponent
+        small_exponents[number] = exponent
         number = number >> 1 ^ (_POLYNOMIAL if number & 1 else 0)  # times x
-    giant, zeros = _ONE, bytes(stride // 8)
-    for power in range(0, limit + stride, stride):
-        result = power - exponents.get(giant, power + 1)
+    power, zeros = _ONE, bytes(stride // 8)
+    for exponent in range(0, limit + stride, stride):
+        result = exponent - small_exponents.get(power, exponent + 1)
         if 0 <= result < limit:
             return result
-        giant = crc32c(zeros, giant ^ _ALL_ONES) ^ _ALL_ONES  # times x^stride: that many zeros follow
+        power = crc32c(zeros, power ^ _ALL_ONES) ^ _ALL_ONES  # times x^stride: that many zeros follow
     return None
 
 

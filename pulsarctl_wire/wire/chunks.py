@@ -52,10 +52,10 @@ class ChunkJoiner:
     def add(
         self, frame: Frame, metadata: MessageMetadata, owner: int, place: tuple[int, int] | None = None
     ) -> list[tuple[int, int]]:
-        """Add the chunk in `frame` of producer or consumer `owner`. For the last one, sets `frame.joined`.
+        """Add the chunk in `frame` of producer or consumer `owner`. With the last one, set `frame.joined`.
 
-        `place` is the chunk's (ledger, entry), for callers that need them. Returns those of all chunks with
-        the last chunk, and otherwise an empty list.
+        `place` is the chunk's (ledger, entry), if the caller needs places. Returns the places of all chunks
+        once the last one is added, and an empty list before.
         """
         nothing: list[tuple[int, int]] = []
         chunk, count = metadata.chunk_id, metadata.num_chunks_from_msg

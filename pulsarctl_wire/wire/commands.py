@@ -20,12 +20,12 @@ NAMES: Final[dict[int, str]] = {value.number: name for name, value in _TYPES.ite
 NUMBERS: Final[dict[str, int]] = {name: number for number, name in NAMES.items()}
 """The command's name -> type number."""
 
-SEND: Final = 6  # literals, which compiled code has as constants
+SEND: Final = 6  # literals, so that they are constants in compiled code
 SEND_RECEIPT: Final = 7
 MESSAGE: Final = 9
 ACK: Final = 10
 FLOW: Final = 11
-"""Type numbers of the commands that most of the traffic is."""
+"""Type numbers of the commands that make up most of the traffic."""
 
 BODIES: Final[dict[int, str]] = {
     number: BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in NAMES
@@ -72,8 +72,8 @@ class Request(NamedTuple):
 
 
 # Sources: the broker's request handlers and both clients' id counters, as observed on 4.0.8.
-# Not in this table: CONNECT, PING and AUTH_CHALLENGE, which state.py pairs by their order, and SEND,
-# which exchanges.py pairs by (producer_id, sequence_id).
+# Not in this table: CONNECT, AUTH_CHALLENGE, AUTH_RESPONSE and PING, which state.py pairs by their order,
+# and SEND, which exchanges.py pairs by (producer_id, sequence_id).
 _BY_FAMILY: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] = {
     ("request", "request_id"): {
         "PRODUCER": ("PRODUCER_SUCCESS", "ERROR"),

@@ -46,14 +46,14 @@ _WITHOUT_DATA: Final = (b"", b"none", b"tls")
 
 
 class SecretSpans(NamedTuple):
-    """The spans of a command's credentials; `is_known` is False if it does not match the schema."""
+    """The spans of a command's credentials; `is_known` is False if the command does not match the schema."""
 
     spans: list[Span]
     is_known: bool = True
 
 
 def find_secrets(data: bytes, start: int, stop: int) -> SecretSpans:
-    """Find the credentials of the BaseCommand at `data[start:stop]`; all after its type if it is doubtful."""
+    """Find the credentials in the BaseCommand at `data[start:stop]`; in a doubtful one all after its type."""
     secrets = _find(data[start:stop], 0, stop - start)
     if not secrets.spans:
         return secrets

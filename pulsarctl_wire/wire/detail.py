@@ -8,7 +8,7 @@ from pulsarctl_wire.wire.ranges import UInt64, one_of
 
 ALL, EXCHANGES, CONNECTIONS = "frames", "exchanges", "connections"
 DETAILS: Final = (ALL, EXCHANGES, CONNECTIONS)
-"""All frames; those of `is_exchange`; none, but connections and gaps."""
+"""What tables have: all frames; frames that pass `is_exchange`; no frames, only connections and gaps."""
 Detail = Annotated[str, one_of(DETAILS)]
 """One of `DETAILS`."""
 RAW: Final = "raw"
@@ -40,6 +40,6 @@ class MessageOptions(NamedTuple):
 
 
 def is_exchange(frame: Frame) -> bool:
-    """Return whether a frame is no delivery and no keep-alive. An ACK with a request id is a request."""
+    """Return whether a frame is neither delivery nor keep-alive. An ACK with a request id is a request."""
     number = frame.type
     return number not in _TRAFFIC or (number == ACK and frame.ids.request is not None)

@@ -41,7 +41,7 @@ _MAX_WRAPPED: Final = 2_048  # bytes of an encrypted data key: that of an RSA ke
 _CACHED: Final = 1_024  # data keys that are kept, and failures
 _MAC_KEY_SIZE: Final = 16
 _MAC_SIZE: Final = 20
-_NO_ENCODING: Final = bytes(8)  # the length, in bits, of ECIES's optional parameter, which is empty
+_PARAMETER_LENGTH: Final = bytes(8)  # 0 bits: ECIES's optional parameter is empty
 _DATA_KEY_SIZES: Final = (16, 24, 32)  # Java may be limited to 16
 
 
@@ -108,7 +108,7 @@ def load_private_key(data: bytes) -> "PrivateKey":
 
 
 class KeyRing:
-    """Private keys, which open payloads. Data keys are cached, and so is that no key opens one.
+    """Private keys, which open payloads. Data keys are cached, and so are failures to open one.
 
     `keys` are the private keys, `problems` the different reasons why payloads stayed closed, in their order,
     up to 100.
@@ -129,9 +129,10 @@ class KeyRing:
         self.problems: dict[str, None] = {}
 
     def open(self, seals: Sequence[tuple[Seal | None, int]], payload: bytes) -> tuple[bytes, Opened]:
-        """Decrypt a payload; each seal is of so many bytes of it: of all of it, or of a chunk.
+        """Decrypt a payload; return it, and how it was opened. Raises SealedError.
 
-        Bytes without seal are not encrypted. Raises SealedError.
+        `seals` has a seal and a size in bytes for each piece: one for the whole payload, or one per chunk.
+        A piece without a seal is not encrypted.
         """
         pieces, pos, opened = [], 0, Opened("", "")
         try:
@@ -155,7 +156,7 @@ class KeyRing:
         if len(payload) < TAG_SIZE:
             raise SealedError(f"{len(payload)} bytes are too few: the tag alone has {TAG_SIZE}")
         names = [name for name, _ in seal.recipients]
-        unlocked = ""
+        unlocked_name = ""
         for name, wrapped in seal.recipients:
             cipher, algorithm = self._unwrap(wrapped)
             if cipher is None:
@@ -163,9 +164,11 @@ class KeyRing:
             try:
                 return cipher.decrypt(seal.nonce, payload, None), Opened(name, algorithm)
             except InvalidTag:
-                unlocked = name
-        if unlocked:
-            raise SealedError(f"the data key of {unlocked} is open, but its payload is damaged or another's")
+                unlocked_name = name
+        if unlocked_name:
+            raise SealedError(
+                f"the data key of {unlocked_name} is open, but its payload is damaged or another's"
+            )
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         if self._failures >= MAX_FAILURES:
             raise SealedError(f"no private key opened {MAX_FAILURES} data keys: further ones are not tried")
@@ -188,7 +191,7 @@ class KeyRing:
 
 
 def _open_rsa(key: "RSAPrivateKey", wrapped: bytes) -> bytes | None:
-    """Decrypt a data key; b"" if it is not for this key, None if its size says so."""
+    """Decrypt a data key; b"" if it is not for this key, None if its size shows that already."""
     if len(wrapped) != (key.key_size + 7) // 8:
         return None
     try:
@@ -206,7 +209,7 @@ def make_oaep() -> Any:
 
 
 def _open_ecies(key: "EllipticCurvePrivateKey", wrapped: bytes) -> bytes | None:
-    """Decrypt a data key; b"" if it is not for this key, None if its size says so."""
+    """Decrypt a data key; b"" if it is not for this key, None if its size shows that already."""
     from cryptography.hazmat.primitives.asymmetric.ec import ECDH, EllipticCurvePublicKey
 
     size = 1 + 2 * ((key.curve.key_size + 7) // 8)
@@ -237,7 +240,7 @@ def derive_ecies_keys(point: bytes, secret: bytes, size: int) -> tuple[bytes, by
 
 def make_ecies_mac(mac_key: bytes, masked: bytes) -> bytes:
     """Return the HMAC of a masked data key."""
-    return hmac.digest(mac_key, masked + _NO_ENCODING, "sha1")
+    return hmac.digest(mac_key, masked + _PARAMETER_LENGTH, "sha1")
 
 
 def mask(data: bytes, stream: bytes) -> bytes:

@@ -3,7 +3,7 @@
 Nearly all frames are SEND, SEND_RECEIPT, MESSAGE and ACK. States, counts and tables need a few numbers of
 them, and reading these takes a tenth of the time that parsing does, if this module is compiled (otherwise it
 is not used). Anything unusual is left to the parser; then the same numbers are taken from the parsed message.
-Both give the same (`tests/wire/test_quick.py`).
+Both give the same (`tests/wire/test_fast_fields.py`).
 """
 
 from typing import Any, Final
@@ -34,7 +34,7 @@ MAX_FAST: Final = 65_535
 """Maximum bytes of a command or metadata that is read here; the parser reads larger ones."""
 
 _ALL_ONES: Final = 2**64 - 1
-_LONG: Final = 2**62 - 1
+_MAX_NUMBER: Final = 2**62 - 1
 """The largest number that is read here; the parser reads larger ones."""
 
 
@@ -104,7 +104,7 @@ class Head:
 
 
 def ids_of(number: int, base: BaseCommand) -> Ids:
-    """Return the numbers of a parsed command of type `number`, which has some."""
+    """Return the numbers of a parsed SEND, SEND_RECEIPT, MESSAGE or ACK; `number` is its type."""
     body: Any = getattr(base, BODIES[number])
     if number in (SEND, SEND_RECEIPT):
         ids = Ids(body.producer_id)
@@ -178,25 +178,25 @@ class _Shape:
     """The usual fields of a message, and the slot of each.
 
     By tag: `slots` has the slot (0: the field is unusual), `smallest` and `largest` the usual values of a
-    varint, `nested` the shape of a field that is a message. Only `repeated` ones come more than once.
+    varint, `nested` the shape of a field that is a message. Only `repeated` fields come more than once.
     """
 
     def __init__(self, message: Any, slots: dict[str, int], **nested: "_Shape") -> None:
         table, repeated = bytearray(_TAGS), bytearray(_TAGS)
         self.smallest = vec[i64]([0] * _TAGS)
-        self.largest = vec[i64]([_LONG] * _TAGS)
+        self.largest = vec[i64]([_MAX_NUMBER] * _TAGS)
         self.nested: list[_Shape | None] = [None] * _TAGS
         for name, slot in slots.items():
             field = message.DESCRIPTOR.fields_by_name[name]
-            key = field.number << 3 | wire_type(field)
-            table[key] = slot
-            repeated[key] = field.is_repeated
+            tag = field.number << 3 | wire_type(field)
+            table[tag] = slot
+            repeated[tag] = field.is_repeated
             if field.enum_type is not None:
-                self.largest[key] = max(field.enum_type.values_by_number)
+                self.largest[tag] = max(field.enum_type.values_by_number)
             elif field.type in _MAX_VALUES:
-                self.largest[key] = _MAX_VALUES[field.type]
-            self.smallest[key] = -(name in _OFTEN_MINUS_ONE)
-            self.nested[key] = nested.get(name)
+                self.largest[tag] = _MAX_VALUES[field.type]
+            self.smallest[tag] = -(name in _OFTEN_MINUS_ONE)
+            self.nested[tag] = nested.get(name)
         self.slots, self.repeated = bytes(table), bytes(repeated)
 
 
@@ -251,7 +251,7 @@ _METADATA: Final = _Shape(
 
 
 def _read(data: bytes, pos: i64, end: i64, shape: _Shape) -> i64:
-    """Put the values of the message at `data[pos:end]` into `_values`; for a field with a size, its offset.
+    """Put the values of the message at `data[pos:end]` into `_values`; of a SIZED field, where it begins.
 
     Returns a bit for each slot that has a value; -1 if anything is unusual.
     """
@@ -259,23 +259,23 @@ def _read(data: bytes, pos: i64, end: i64, shape: _Shape) -> i64:
     slot_bits: i64 = 0
     number_bits: i64 = 0  # a bit for each field number
     while pos < end:
-        key, value_at = read_signed(data, pos, end)
-        if value_at == pos or key < 0 or key >= _TAGS:
+        tag, value_at = read_signed(data, pos, end)
+        if value_at == pos or tag < 0 or tag >= _TAGS:
             return -1
-        slot: i64 = slots[key]
-        if slot == 0 or (number_bits >> (key >> 3) & 1 and not shape.repeated[key]):
+        slot: i64 = slots[tag]
+        if slot == 0 or (number_bits >> (tag >> 3) & 1 and not shape.repeated[tag]):
             return -1
-        number_bits |= 1 << (key >> 3)
+        number_bits |= 1 << (tag >> 3)
         value, pos = read_signed(data, value_at, end)
         if pos == value_at:
             return -1
-        if key & 7 == SIZED:
+        if tag & 7 == SIZED:
             stop = pos + value
             if value < 0 or stop > end:
                 return -1
-            inside = shape.nested[key]
-            if inside is not None:
-                nested_bits = _read(data, pos, stop, inside)
+            nested_shape = shape.nested[tag]
+            if nested_shape is not None:
+                nested_bits = _read(data, pos, stop, nested_shape)
                 if nested_bits < 0:
                     return -1
                 slot_bits |= nested_bits
@@ -289,7 +289,7 @@ def _read(data: bytes, pos: i64, end: i64, shape: _Shape) -> i64:
             if slot in (_NAME, _KEY):
                 values[slot + 1] = stop
             pos = stop
-        elif value < shape.smallest[key] or value > shape.largest[key]:
+        elif value < shape.smallest[tag] or value > shape.largest[tag]:
             return -1
         else:
             values[slot] = value

@@ -1,6 +1,6 @@
-"""Numbers of a fixed size in bytes. Compiled code reads them without making objects, as `struct` would.
+"""Numbers of a fixed size in bytes. Compiled code reads them without the objects that `struct` would make.
 
-All raise IndexError if the bytes are not there.
+All functions raise IndexError if the bytes are not there.
 """
 
 from librt.strings import read_i16_be, read_i32_be, read_i32_le

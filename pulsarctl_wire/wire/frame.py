@@ -68,9 +68,9 @@ class Connection:
 
     `index` counts from 0 in order of appearance, as Wireshark's tcp.stream does. `client`, `server`, `broker`
     (whom the first frame asks a proxy for) and `listener` (of `pwire proxy`, to which the client connected)
-    are "address:port", empty if unknown. `since`: time of the first packet (ns), or its place. `flipped`: the
-    ends had been taken for each other. `tls`: the `TlsFacts` (capture/tls/facts.py); None: it is not TLS, or
-    nobody looked. `calls`: requests over HTTP that wait for their answers.
+    are "address:port", empty if unknown. `since`: time of the first packet (ns), or its place. `flipped`:
+    the ends had been mistaken for each other. `tls`: the `TlsFacts` (capture/tls/facts.py); None: it is not
+    TLS, or nobody looked. `calls`: requests over HTTP that wait for their answers.
     """
 
     __slots__ = ("broker", "calls", "client", "flipped", "index", "listener", "server", "since", "tls")
@@ -119,7 +119,7 @@ class Frame:
     request_type  for an answer: type number of that request's command; None if not known
     answer        for a request: number of the answer's frame, if already known
     joined        for the last chunk of a message: the payload of all its chunks, if they were seen
-    seals         of encrypted ones: for each chunk its seal, and how many bytes of `joined` it is
+    seals         if `joined` is encrypted: for each chunk its seal, and its size in `joined` (bytes)
     schema        the topic's schema for the version that this message carries, if one was seen
     notes         what is odd about it, as texts
     findings      ids of the rules of the doctor whose findings this frame proves, if they were applied
@@ -140,7 +140,7 @@ class Frame:
         self,
         raw: bytes,
         base: BaseCommand | None,
-        number_of_type: int,
+        type_number: int,
         connection: Connection,
         to_broker: bool,
         offset: int = 0,
@@ -150,7 +150,7 @@ class Frame:
         self.raw = raw
         self._base = base
         self._ids: Ids | None = None
-        self.type = number_of_type
+        self.type = type_number
         self.connection = connection
         self.to_broker = to_broker
         self.offset = offset

@@ -20,7 +20,7 @@ _MAX_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` trie
 
 
 def read_command(frame: Frame, size: int) -> str:
-    """Fill in the command of a frame, which has `size` bytes. Return why it is none, or ""."""
+    """Fill in the command of a frame. `size` is COMMAND_SIZE. Returns why it is invalid, or ""."""
     raw = frame.raw
     ids = read_ids(raw, size) if IS_COMPILED else None
     if ids is not None:
@@ -40,7 +40,7 @@ def read_command(frame: Frame, size: int) -> str:
 def read_frame(
     raw: bytes, connection: Connection, to_broker: bool, offset: int, time_ns: int | None, packet: int
 ) -> Frame:
-    """Build the frame that has these bytes, which a stream has found to be one. Raises ValueError if not."""
+    """Build the frame whose bytes are `raw`, as a stream found it. Raises ValueError if they are not one."""
     frame = Frame(raw, None, -1, connection, to_broker, offset, time_ns, packet)
     size = frame.command_size
     if problem := read_command(frame, size):
@@ -118,11 +118,11 @@ def entry_hint(raw: bytes, pos: int) -> str:
         pos += 6
     if len(raw) - pos < 8:
         return ""
-    little = int.from_bytes(raw[pos : pos + 4], "little")
+    little_endian_size = int.from_bytes(raw[pos : pos + 4], "little")
     if crc32c(memoryview(raw)[pos + 4 :]) == u32_at(raw, pos):
         return "; a CRC32-C is there, the magic 0e01 before it is missing"
-    start, stop = pos + 4, pos + 4 + little
-    fits = stop <= len(raw) and little <= _MAX_GUESSED
+    start, stop = pos + 4, pos + 4 + little_endian_size
+    fits = stop <= len(raw) and little_endian_size <= _MAX_GUESSED
     if fits and not describe_break(raw, start, stop, MessageMetadata.DESCRIPTOR):
-        return f"; METADATA_SIZE is little-endian ({little}), Pulsar's sizes are big-endian"
+        return f"; METADATA_SIZE is little-endian ({little_endian_size}), Pulsar's sizes are big-endian"
     return ""

@@ -22,9 +22,9 @@ from pulsarctl_wire.wire.payload import (
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from pulsarctl_wire.wire.varint import FIXED_32, FIXED_64, SIZED, VARINT, read_signed
 
-_FIELD: Final = SingleMessageMetadata.DESCRIPTOR.fields_by_name["payload_size"].number
+_PAYLOAD_SIZE_FIELD: Final = SingleMessageMetadata.DESCRIPTOR.fields_by_name["payload_size"].number
 _MAX_SIZE: Final = 2**31 - 1
-_MANY: Final = -2  # more messages than are counted
+_TOO_MANY: Final = -2  # more messages than are counted
 
 
 class Inspection(NamedTuple):
@@ -44,27 +44,27 @@ def inspect_entry(metadata: MessageMetadata, payload: bytes, budget: Budget) -> 
 
     Nothing is known of a payload that is too large, or if the budget or the memory is used up.
     """
-    stated, codec = metadata.uncompressed_size, metadata.compression
+    stated_size, codec = metadata.uncompressed_size, metadata.compression
     unpacked = payload
     if codec:
         budget.read(len(payload))
-        if not budget.spend(stated):
+        if not budget.spend(stated_size):
             return Inspection()
         try:
-            unpacked = decompress(codec, payload, stated)
+            unpacked = decompress(codec, payload, stated_size)
         except (PayloadTooLarge, MemoryError):
             return Inspection()
         except PayloadError:
-            return Inspection(size=_measure(codec, payload, stated, budget))
+            return Inspection(size=_measure(codec, payload, stated_size, budget))
     if not metadata.HasField("num_messages_in_batch"):
         return Inspection()
     count = count_messages(unpacked)
-    is_right = count in (metadata.num_messages_in_batch, _MANY)
+    is_right = count in (metadata.num_messages_in_batch, _TOO_MANY)
     return Inspection(messages=None if is_right else count)
 
 
-def _measure(codec: int, payload: bytes, stated: int, budget: Budget) -> int | None:
-    """Return the bytes of a payload once decompressed, if not the stated ones; -1 if it cannot be read."""
+def _measure(codec: int, payload: bytes, stated_size: int, budget: Budget) -> int | None:
+    """Return the bytes of a payload once decompressed, if not `stated_size`; -1 if it cannot be read."""
     if not budget.spend(MAX_PAYLOAD):
         return None
     try:
@@ -74,13 +74,13 @@ def _measure(codec: int, payload: bytes, stated: int, budget: Budget) -> int | N
     budget.left += MAX_PAYLOAD - min(size or 0, MAX_PAYLOAD)
     if size is None:
         return -1
-    return None if size == stated else size
+    return None if size == stated_size else size
 
 
 def count_messages(batch: bytes) -> int:
     """Return how many messages a decompressed batch holds; -1 if its sizes do not fit, or cannot be read.
 
-    It is, per message, [SIZE 4][SingleMessageMetadata][payload of payload_size bytes]. Messages beyond
+    A batch is, per message, [SIZE 4][SingleMessageMetadata][payload of payload_size bytes]. Messages beyond
     `MAX_MESSAGES` are not counted: then it returns -2.
     """
     pos: i64 = 0
@@ -88,7 +88,7 @@ def count_messages(batch: bytes) -> int:
     count: i64 = 0
     while pos < end:
         if count == MAX_MESSAGES:
-            return _MANY
+            return _TOO_MANY
         start = pos + 4
         if start > end:
             return -1
@@ -120,7 +120,7 @@ def _read_payload_size(data: bytes, pos: i64, stop: i64) -> i64:
             value, pos = read_signed(data, value_at, stop)
             if pos == value_at:
                 return -1
-            if key >> 3 == _FIELD:
+            if key >> 3 == _PAYLOAD_SIZE_FIELD:
                 if value > _MAX_SIZE:
                     return -1
                 payload_size = value

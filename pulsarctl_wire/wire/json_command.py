@@ -212,20 +212,22 @@ def _build_payload(line: Values, metadata: Values | None) -> bytes | None:
     if line.get("decrypted") is not None:
         raise ValueError(
             "its messages were decrypted, and cannot be encrypted in the same way again: decode it without "
-            f"--private-key, or {_INSTEAD}"
+            f"--private-key, or {_BASE64_ADVICE}"
         )
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError("messages must be a list of objects, each with payload or payload_base64")
     metadata = metadata or {}
     chunks = metadata.get("num_chunks_from_msg")
     if isinstance(chunks, int) and chunks > 1:
-        raise ValueError(f"this is one of {chunks} chunks, whose bytes a record does not have; {_INSTEAD}")
-    first = messages[0].get("payload") if messages else None
-    if isinstance(first, dict) and first.get("view") == "encrypted":
+        raise ValueError(
+            f"this is one of {chunks} chunks, whose bytes a record does not have; {_BASE64_ADVICE}"
+        )
+    first_payload = messages[0].get("payload") if messages else None
+    if isinstance(first_payload, dict) and first_payload.get("view") == "encrypted":
         return _message_payload(messages[0], "messages.0")
     if metadata.get("num_messages_in_batch") is not None:
         if not messages:
-            raise ValueError(f"a batch without messages: they could not be read; {_INSTEAD}")
+            raise ValueError(f"a batch without messages: they could not be read; {_BASE64_ADVICE}")
         payload = b"".join(_encode_in_batch(message, f"messages.{n}") for n, message in enumerate(messages))
     elif len(messages) > 1:
         raise ValueError(f"{len(messages)} messages, but metadata has no num_messages_in_batch; add it")
@@ -234,7 +236,7 @@ def _build_payload(line: Values, metadata: Values | None) -> bytes | None:
     return _compress(payload, metadata.get("compression"))
 
 
-_INSTEAD: Final = "give the entry's payload as payload_base64"
+_BASE64_ADVICE: Final = "give the entry's payload as payload_base64"
 
 
 def _encode_in_batch(message: Values, path: str) -> bytes:
@@ -266,7 +268,7 @@ def _message_payload(message: Values, path: str) -> bytes:
     content = _read_content(message, f"{path}.payload")
     if content is None:
         if not message.get("null_value") or message.get("size"):
-            raise ValueError(f"{path} has no payload: it could not be read; {_INSTEAD}")
+            raise ValueError(f"{path} has no payload: it could not be read; {_BASE64_ADVICE}")
         return b""
     return content
 
@@ -390,8 +392,8 @@ def _parse_number(field: Any, value: Any, path: str) -> float:
     try:
         number: float = ParseDict(value, wrapper()).value
     except (ParseError, TypeError, ValueError, OverflowError):
-        anything = f"unknown_field_{field.number} can send any value"
-        raise ValueError(f"{path} is {_quote(value)}; expected {expected} ({anything})") from None
+        hint = f"unknown_field_{field.number} can send any value"
+        raise ValueError(f"{path} is {_quote(value)}; expected {expected} ({hint})") from None
     return number
 
 
@@ -410,10 +412,10 @@ def _encode_unknown(number: int, value: Any, path: str) -> bytes:
     if isinstance(value, dict):
         pieces = []
         for name, item in value.items():
-            inner = _unknown_number(name)
-            if inner is None:
+            nested_number = _unknown_number(name)
+            if nested_number is None:
                 raise ValueError(f"{path}.{name}: in an unknown field the names are unknown_field_N")
-            pieces.append(_encode_unknown(inner, item, f"{path}.{name}"))
+            pieces.append(_encode_unknown(nested_number, item, f"{path}.{name}"))
         return b"".join((tag(number, GROUP), *pieces, tag(number, END_OF_GROUP)))
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value <= _ALL_ONES:
         raise ValueError(f"{path} is {_quote(value)}; expected a 64-bit integer, base64 or an object")

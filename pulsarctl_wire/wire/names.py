@@ -66,7 +66,7 @@ def partition_name(topic: str, index: int) -> str:
 
 
 def partition_index(topic: str) -> int:
-    """Return the number of the partition that this topic is; -1 if it is not a partition."""
+    """Return the partition number in a topic's name; -1 if the topic is not a partition."""
     match = _PARTITION.search(topic)
     return int(match[0].rpartition("-")[2]) if match else -1
 

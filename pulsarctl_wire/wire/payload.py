@@ -38,7 +38,7 @@ MAX_PAYLOAD: Final = 64 * 1024 * 1024
 """Bytes of the largest payload that is decompressed."""
 
 MAX_METADATA: Final = 1024 * 1024
-"""Bytes of the largest SingleMessageMetadata that is parsed: two bytes can become a property of a hundred."""
+"""Bytes of the largest SingleMessageMetadata that is parsed: a property of two bytes can take a hundred."""
 
 MESSAGE_COST: Final = 1024
 """What each message of a batch costs of a `Budget`, in addition to its bytes."""
@@ -56,7 +56,7 @@ ESCAPED_COST: Final = 16
 UNKNOWN_COST: Final = 64
 """What each byte of such a message's metadata costs if it has unknown fields."""
 
-_USUAL_METADATA: Final = 64  # bytes of metadata that are not checked, and cost nothing extra
+_USUAL_METADATA: Final = 64  # bytes; metadata up to this size is not checked, and costs nothing extra
 
 SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """The start of Snappy's framing format (google/snappy, framing_format.txt), which the Rust client uses."""
@@ -197,12 +197,12 @@ def _unpack(frame: Frame, metadata: MessageMetadata, payload: bytes, budget: Bud
     count = metadata.num_messages_in_batch
     ack_set = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
     unopened = budget.unopened if budget is not None else 0
-    messages = _batch(payload, count, ack_set, notes, budget)
+    messages = _split_batch(payload, count, ack_set, notes, budget)
     is_complete = len(messages) >= min(count, MAX_MESSAGES)
     return Entry(messages, notes, corrupt=not is_complete and (budget is None or budget.unopened == unopened))
 
 
-def _batch(
+def _split_batch(
     payload: bytes, count: int, ack_set: Any, notes: list[str], budget: Budget | None
 ) -> list[Message]:
     messages: list[Message] = []
@@ -299,7 +299,8 @@ def decompress(codec: int, data: bytes, size: int) -> bytes:
 def decompressed_size(codec: int, data: bytes) -> int | None:
     """Return the bytes of `data` once decompressed; None if the codec cannot read it.
 
-    At most `MAX_PAYLOAD` + 1, which stands for all above. Raises MemoryError.
+    A size above `MAX_PAYLOAD` is returned as `MAX_PAYLOAD` + 1, for SNAPPY and LZ4 as None.
+    Raises MemoryError.
     """
     output = decompress_all(codec, data)
     return None if output is None else len(output)
@@ -308,7 +309,7 @@ def decompressed_size(codec: int, data: bytes) -> int | None:
 def decompress_all(codec: int, data: bytes) -> bytes | None:
     """Decompress `data` to whatever size it has, without its uncompressed_size; None if the codec cannot.
 
-    The result has at most `MAX_PAYLOAD` + 1 bytes, which stand for all above. Raises MemoryError.
+    A result above `MAX_PAYLOAD` is cut one byte after it; for SNAPPY and LZ4 it is None. Raises MemoryError.
     """
     try:
         if codec == CompressionType.SNAPPY:
@@ -361,7 +362,7 @@ def _new_zstd() -> Any:
 
 @lru_cache(maxsize=16)
 def _zstd_of(thread: int) -> Any:
-    """Return the decompressor of a thread; to make one takes five times as long as to use it."""
+    """Return the decompressor of a thread; making one takes five times as long as using it."""
     return _new_zstd()
 
 

@@ -30,5 +30,5 @@ LastPlace = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
 def one_of(texts: Iterable[str]) -> Meta:
-    """Return what allows only these texts."""
+    """Return the constraint that allows only these texts."""
     return Meta(pattern=rf"\A({'|'.join(texts)})\Z")

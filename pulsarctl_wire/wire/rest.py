@@ -37,13 +37,13 @@ _SHOWN: Final = frozenset(
 )
 """Parameters whose values are shown; others may be credentials."""
 
-_ANSWERS: Final = frozenset(
+_HARMLESS_FIELDS: Final = frozenset(
     {
         *("brokerUrl", "brokerUrlTls", "brokerUrlSsl", "httpUrl", "httpUrlTls", "nativeUrl"),
         *("partitions", "deleted", "reason"),
     }
 )
-"""Fields of answers without credentials."""
+"""Fields of answers that hold no credentials."""
 
 _USER: Final = re.compile(r"(?<=//)[^\s/@]+(?=@)")
 _QUERY: Final = re.compile(r"\?\S*")
@@ -72,7 +72,7 @@ class Call(NamedTuple):
 
 
 def parse_target(target: str) -> Call | None:
-    """Return the call that the target of a GET request is; None for all other requests."""
+    """Return the call that a GET request with this target makes; None for all other requests."""
     path = re.sub(r"^https?://[^/]*", "", target.partition("?")[0])
     if len(path) > MAX_NAME_LENGTH or ".." in unquote(path).split("/"):
         return None
@@ -114,7 +114,7 @@ def hide_credentials(target: str) -> str:
 def is_harmless_answer(body: bytes) -> bool:
     """Return whether a body is certainly the answer to a call, which has no credentials."""
     value = parse_json(body) if b"@" not in body else None
-    return isinstance(value, dict) and _ANSWERS.issuperset(value)
+    return isinstance(value, dict) and _HARMLESS_FIELDS.issuperset(value)
 
 
 def is_authoritative(target: str) -> bool:
@@ -157,7 +157,7 @@ def _quote_topic(topic: str) -> str:
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the value of a JSON body; None if it is none, or has a text that is no Unicode."""
+    """Return the value of a JSON body; None if it is not JSON, or if a text in it is not valid Unicode."""
     try:
         value = json.loads(body.decode())
         if b"\\u" in body:  # half of a surrogate pair, alone

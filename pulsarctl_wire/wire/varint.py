@@ -66,7 +66,7 @@ class Field(NamedTuple):
 
 
 def read_varint(data: bytes, pos: int, stop: int) -> tuple[int, int]:
-    """Read the varint at `data[pos:stop]`, modulo 2^64. Returns it and the offset after it, or (0, `pos`)."""
+    """Read the varint at `data[pos:stop]`, modulo 2^64. Returns it and its end, or (0, `pos`) if none."""
     if pos < stop and data[pos] < 0x80:
         return data[pos], pos + 1
     value = shift = 0
@@ -80,7 +80,7 @@ def read_varint(data: bytes, pos: int, stop: int) -> tuple[int, int]:
 
 
 def read_signed(data: bytes, pos: i64, stop: i64) -> tuple[i64, i64]:
-    """Read the varint at `data[pos:stop]` if it is an int64 from -1 up. Returns as `read_varint`."""
+    """Do the same as `read_varint`, but accept only an int64 of -1 or more."""
     if pos < stop and data[pos] < 0x80:
         return data[pos], pos + 1
     value: i64 = 0
@@ -106,7 +106,7 @@ def fields(data: bytes, pos: int, stop: int) -> Iterator[Field]:
         if pos == start:
             yield Field(0, 0, start, start, stop, 0, depth, f"the tag: {_endless_text(start, stop)}")
             return
-        value, value_at, end, problem = _value(data, pos, stop, wire)
+        value, value_at, end, problem = _read_value(data, pos, stop, wire)
         if not number:
             problem = "field number 0 does not exist"
         elif wire == GROUP:
@@ -123,10 +123,13 @@ def fields(data: bytes, pos: int, stop: int) -> Iterator[Field]:
         yield Field(groups[-1], GROUP, stop, stop, stop, 0, len(groups) - 1, "the group does not end")
 
 
-def describe_break(data: bytes, pos: int, stop: int, message: Any, prefix: str = "") -> str:
-    """Return which field breaks the message at `data[pos:stop]`, why and where; "" if none."""
+def describe_break(data: bytes, pos: int, stop: int, descriptor: Any, prefix: str = "") -> str:
+    """Return which field breaks the message at `data[pos:stop]`, why and where; "" if none.
+
+    `descriptor` is that of the message; `prefix` is the path of the field that holds it, with a dot.
+    """
     for field in fields(data, pos, stop):
-        schema = None if field.depth else message.fields_by_number.get(field.number)
+        schema = None if field.depth else descriptor.fields_by_number.get(field.number)
         is_message = schema is not None and schema.message_type is not None and field.wire == SIZED
         if schema is not None and is_message and not field.problem:
             is_deep = prefix.count(".") >= MAX_GROUPS
@@ -142,7 +145,7 @@ def describe_break(data: bytes, pos: int, stop: int, message: Any, prefix: str =
     return ""
 
 
-def _value(data: bytes, pos: int, stop: int, wire: int) -> tuple[int, int, int, str]:
+def _read_value(data: bytes, pos: int, stop: int, wire: int) -> tuple[int, int, int, str]:
     """Return a field's value (its size if SIZED), where it begins and ends, and what is wrong with it."""
     if wire in (VARINT, SIZED):
         value, end = read_varint(data, pos, stop)

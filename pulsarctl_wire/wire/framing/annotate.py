@@ -136,22 +136,22 @@ class _Annotator:
     def add_malformed(self, event: Malformed) -> None:
         """Add the parts of a malformed stretch, up to where it breaks."""
         raw = self._raw
-        head = None if event.protocol else guess_frame(raw)
-        if head is None:
+        guess = None if event.protocol else guess_frame(raw)
+        if guess is None:
             self._add(0, len(raw), event.protocol or "no frame")
             return
-        names = ("TOTAL_SIZE", "COMMAND_SIZE") if head.command == 8 else ("SIZE",)
-        order = ", little-endian" if head.order == "little" else ""
-        for offset, name in zip(range(0, head.command, 4), names, strict=False):
+        names = ("TOTAL_SIZE", "COMMAND_SIZE") if guess.command == 8 else ("SIZE",)
+        order = ", little-endian" if guess.order == "little" else ""
+        for offset, name in zip(range(0, guess.command, 4), names, strict=False):
             self._add(
-                offset, offset + 4, f"{name} {int.from_bytes(raw[offset : offset + 4], head.order)}{order}"
+                offset, offset + 4, f"{name} {int.from_bytes(raw[offset : offset + 4], guess.order)}{order}"
             )
-        self._add_message(head.command, head.end, BaseCommand.DESCRIPTOR, "")
-        if head.stop > head.end:
-            self._add_entry(head.end, head.stop)
-        if head.stop < len(raw):
-            size = len(raw) - head.stop
-            self._add(head.stop, len(raw), f"{size} bytes after the frame that this was meant to be")
+        self._add_message(guess.command, guess.end, BaseCommand.DESCRIPTOR, "")
+        if guess.stop > guess.end:
+            self._add_entry(guess.end, guess.stop)
+        if guess.stop < len(raw):
+            size = len(raw) - guess.stop
+            self._add(guess.stop, len(raw), f"{size} bytes after the frame that this was meant to be")
 
     # -- messages of protobuf
 
@@ -165,10 +165,10 @@ class _Annotator:
             if len(parts) > MAX_PARTS:
                 return
             number, wire, start, value_at, end, value, groups, problem = field
-            hidden = bool(spans) and any(start < until and begin < end for begin, until in spans)
+            is_hidden = bool(spans) and any(start < until and begin < end for begin, until in spans)
             definition = None if groups else schema.get(number)
             has_size = wire == SIZED and value_at > start  # its size can be read
-            inside, place = None, path
+            nested, place = None, path
             if definition is not None and prefix:
                 place = (*path, definition.name)
                 if definition.is_repeated:
@@ -177,35 +177,35 @@ class _Annotator:
             elif definition is not None and definition.message_type is not None:
                 place = ("fields",)  # the command's own sub-message
             if definition is None:
-                name = f"{prefix}unknown field" if hidden else f"{prefix}unknown field {number}"
+                name = f"{prefix}unknown field" if is_hidden else f"{prefix}unknown field {number}"
             else:
                 name = prefix + definition.name
                 if has_size and value and depth < _MAX_DEPTH:
-                    inside = definition.message_type
+                    nested = definition.message_type
             if problem and not (has_size and self._cut):
-                label = _problem_text(field, name, hidden)
-            elif inside is not None:
+                label = _problem_text(field, name, is_hidden)
+            elif nested is not None:
                 label = f"{name}: {value} bytes"
             else:
                 label = name
                 due = wire if definition is None else wire_type(definition)
                 if definition is not None and wire != due and not (wire == SIZED and definition.is_repeated):
                     label += f" (wire type {wire} where the schema has {due})"
-                if hidden or wire != VARINT:
-                    label += self._value_text(field, hidden)
+                if is_hidden or wire != VARINT:
+                    label += self._value_text(field, is_hidden)
                 else:
                     label += f" = {_varint_text(value, definition)}"
-            if inside is None:
+            if nested is None:
                 parts.append(LabelledSpan(start, end, label, place))
             else:
                 parts.append(LabelledSpan(start, value_at, label, place))
-                self._add_message(value_at, end, inside, f"{name}.", place, depth + 1)
+                self._add_message(value_at, end, nested, f"{name}.", place, depth + 1)
 
-    def _value_text(self, field: Field, hidden: bool) -> str:
+    def _value_text(self, field: Field, is_hidden: bool) -> str:
         """Return the label text for the value of a field that is not a varint, or is hidden."""
         if field.wire in (GROUP, END_OF_GROUP):
             return ": a group begins" if field.wire == GROUP else ": the group ends"
-        if hidden:
+        if is_hidden:
             return " = redacted"
         data = self._raw[field.at : field.stop]
         if field.wire != SIZED:
@@ -214,23 +214,27 @@ class _Annotator:
         return f" = {_bytes_text(data)}{suffix}"
 
 
-def _problem_text(field: Field, name: str, hidden: bool) -> str:
+def _problem_text(field: Field, name: str, is_hidden: bool) -> str:
     """Return the label of the field that breaks a message, without numbers that come from hidden bytes."""
-    problem = re.sub("[0-9]+", "?", field.problem) if hidden else field.problem
-    title = f"{name} (field {field.number}, wire type {field.wire})" if field.number and not hidden else name
+    problem = re.sub("[0-9]+", "?", field.problem) if is_hidden else field.problem
+    title = (
+        f"{name} (field {field.number}, wire type {field.wire})" if field.number and not is_hidden else name
+    )
     return f"{title if field.number else 'BROKEN'}: {problem}; offset {field.start}"
 
 
-def _varint_text(value: int, field: Any) -> str:
-    """Format a varint as the value of the field with this descriptor; as a plain number if that is None."""
-    if field is None:
+def _varint_text(value: int, definition: Any) -> str:
+    """Format a varint as a value of the field with this descriptor; as a plain number if that is None."""
+    if definition is None:
         return str(value)
-    if field.enum_type is not None:
-        member = field.enum_type.values_by_number.get(value)
+    if definition.enum_type is not None:
+        member = definition.enum_type.values_by_number.get(value)
         return f"{member.name} ({value})" if member else str(value)
-    if field.type == FieldDescriptor.TYPE_BOOL:
+    if definition.type == FieldDescriptor.TYPE_BOOL:
         return "true" if value else "false"
-    limit = 2**63 if field.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64) else 2**64 - 1
+    limit = (
+        2**63 if definition.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64) else 2**64 - 1
+    )
     return str(value if value < limit else value - 2**64)
 
 

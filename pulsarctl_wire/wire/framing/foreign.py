@@ -12,7 +12,7 @@ _SIGNATURES: Final = (
     (re.compile(rb"SSH-"), "SSH"),
 )
 
-_QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")  # may hold credentials
+_QUERY_OR_USER: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")  # may hold credentials
 
 SIGNATURE_SIZE: Final = 16
 """Bytes that suffice to recognise each of the protocols."""
@@ -32,10 +32,10 @@ def recognise(head: bytes, tls: Any = None) -> tuple[str, str]:
     for signature, name in _SIGNATURES:
         if signature.match(head):
             if name == "TLS":
-                known = "" if tls is None else tls.describe()
-                about = f" ({known})" if known not in ("", "TLS") else ""
-                return name, f"TLS {_TLS_RECORDS[head[0]]} record{about}"
-            line = _QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
+                details = "" if tls is None else tls.describe()
+                suffix = f" ({details})" if details not in ("", "TLS") else ""
+                return name, f"TLS {_TLS_RECORDS[head[0]]} record{suffix}"
+            line = _QUERY_OR_USER.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
             return name, f"{name}: {line.decode('latin-1')}"
     return "", ""
 

@@ -34,7 +34,7 @@ _MAX_TARGET: Final = 1_024  # characters
 _CALL_COST: Final = 2 * _MAX_TARGET  # bytes of memory
 _MAX_PACKETS: Final = 4_096  # remembered of a message
 _MAX_SIZE: Final = 2**53  # of a body
-_TAIL: Final = 32  # bytes that the beginning of a message may have, while it is searched
+_TAIL: Final = 32  # bytes that a search keeps, as they may be the beginning of what `_START` matches
 _START: Final = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE) /(?:lookup|admin)/|HTTP/1\.[01] [1-5]\d\d")
 _REQUEST: Final = re.compile(rb"([A-Z]{3,10}) (\S+) HTTP/1\.[01]")
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: .*)?")
@@ -69,12 +69,12 @@ class HttpReader:
         self._start = 0  # offset of the message
         self._end = 0  # offset after the last byte
         self._packets: list[int] = []
-        self._origin: tuple[bool, int | None, int] = (True, None, 0)
+        self._origin: tuple[bool, int | None, int] = (True, None, 0)  # direction, time and packet
         self._message: HttpMessage | None = None  # whose body is read
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
         self._is_whole = True  # all of the body is in `_body`
-        self._left = 0  # bytes of the body or chunk
+        self._left = 0  # bytes of the body or chunk still to come; in a trailer 0 once it ends
         self._is_chunked = False
         self._in_trailer = False
         self._messages: list[HttpMessage] = []  # complete ones
@@ -112,7 +112,7 @@ class HttpReader:
         return self._take_messages()
 
     def skip(self, size: int) -> list[HttpMessage]:
-        """Note that `size` bytes were not captured; return the answer that they cut, if any."""
+        """Note that `size` bytes were not captured; return the message that they end or cut, if any."""
         if self._state == _BODY and not self._is_chunked and (self._left < 0 or self._left >= size):
             self._is_whole = False
             self._left -= size if self._left > 0 else 0
@@ -237,7 +237,7 @@ class HttpReader:
         return self._message
 
     def _begin_body(self, default: int) -> None:
-        """Set how much belongs to the body; without a header that says so: `default`."""
+        """Begin a body of the size in the headers, or of `default` if they have none."""
         length = self._headers.get(b"content-length", b"")
         self._is_chunked = b"chunked" in self._headers.get(b"transfer-encoding", b"").lower()
         self._left = default
@@ -274,7 +274,7 @@ class HttpReader:
         elif end >= 0:
             line, self._head = bytes(self._head).strip(b"\r\n"), bytearray()
             if self._in_trailer:
-                self._left = len(line)  # an empty one is the last
+                self._left = len(line)  # an empty line ends the trailer
             elif line:
                 self._begin_chunk(line)
         return stop
@@ -289,12 +289,12 @@ class HttpReader:
         if self._left:
             self._state = _BODY
         else:
-            self._in_trailer, self._left = True, 1
+            self._in_trailer, self._left = True, 1  # not at the end yet
 
     # -- the end of a message
 
     def _finish(self) -> None:
-        """End a message, which is complete if it is part of a call; the next one follows."""
+        """End the message that is being read: report it if it belongs to a call, and expect the next one."""
         message, body = self._message, bytes(self._body)
         if message is not None and message.kind:
             _, message.time_ns, message.packet = self._origin

@@ -22,12 +22,12 @@ LostState = tuple[str, Count, Count, bytes, list[Place], tuple[Nanoseconds | Non
 """Reason, offset, size, first bytes, packets, and the time and packet to report."""
 
 
-def packets_of(sources: list[Source], start: int, stop: int, last: int) -> list[int]:
-    """Return the packets with the bytes from offset `start` to `stop`; `last` if there are no sources."""
+def packets_of(sources: list[Source], start: int, stop: int, last_packet: int) -> list[int]:
+    """Return the packets with the bytes from offset `start` to `stop`; without sources, `last_packet`."""
     if not sources:
-        return [last]
+        return [last_packet]
     packets: list[int] = []
-    for index in range(_source_of(sources, start), len(sources)):
+    for index in range(_index_of_source(sources, start), len(sources)):
         end, packet, _ = sources[index]
         if packet not in packets[-1:]:
             packets.append(packet)
@@ -38,11 +38,11 @@ def packets_of(sources: list[Source], start: int, stop: int, last: int) -> list[
 
 def time_of(sources: list[Source], start: int, last_ns: int | None) -> int | None:
     """Return when the byte at stream offset `start` was captured, in ns; `last_ns` if no source has it."""
-    index = _source_of(sources, start)
+    index = _index_of_source(sources, start)
     return sources[index][2] if index < len(sources) else last_ns
 
 
-def _source_of(sources: list[Source], start: int) -> int:
+def _index_of_source(sources: list[Source], start: int) -> int:
     return bisect_right(sources, (start, _LAST_PACKET, None))
 
 
@@ -64,11 +64,12 @@ class LostBytes:
         self._packets: tuple[int, ...] = ()
         self.stamp = stamp
 
-    def add(self, data: bytes, sources: list[Source], last: int) -> None:
-        """Add the next bytes. `sources` and `last` are those of `packets_of`."""
+    def add(self, data: bytes, sources: list[Source], last_packet: int) -> None:
+        """Add the next bytes. `sources` and `last_packet` are those of `packets_of`."""
         if data and len(self._packets) < _MAX_PACKETS:
             start = self.offset + self.size
-            packets = packets_of(sources, start, start + len(data), last)
+            packets = packets_of(sources, start, start + len(data), last_packet)
+            # without the first packet if the bytes before were in it, too
             self._packets += tuple(packets[tuple(packets[:1]) == self._packets[-1:] :])
         self.size += len(data)
         free = Malformed.KEPT - len(self.head)

@@ -64,11 +64,11 @@ def is_clearly_a_frame(raw: bytes) -> bool:
     The command must begin with a known type and the tag that belongs to it. If one or both sizes are
     missing, the whole command must be valid.
     """
-    head = guess_frame(raw)
+    guess = guess_frame(raw)
     return (
-        head is not None
-        and begins_command(raw, head.command, None)
-        and (head.command == 8 or check_command(raw[head.command : head.end], None) > 0)
+        guess is not None
+        and begins_command(raw, guess.command, None)
+        and (guess.command == 8 or check_command(raw[guess.command : guess.end], None) > 0)
     )
 
 
@@ -120,11 +120,11 @@ def _guess_little_endian(raw: bytes) -> GuessedFrame | None:
         return None
     end, stop = min(8 + size, len(raw)), min(4 + total, len(raw))
     number = next(fields(raw, 8, len(raw))).value
-    return GuessedFrame(number, 8, end, stop if number in PAYLOAD_TYPES else end, "little", _LITTLE)
+    return GuessedFrame(number, 8, end, stop if number in PAYLOAD_TYPES else end, "little", _LITTLE_ENDIAN)
 
 
 def _guess_without_sizes(raw: bytes) -> GuessedFrame | None:
-    for start, problem in _MISSING:
+    for start, problem in _MISSING_SIZES:
         if begins_command(raw, start, None):
             parts = list(fields(raw, start, len(raw)))
             if len(parts) > 1 and parts[1].wire == SIZED and parts[1].number == parts[0].value:
@@ -132,8 +132,8 @@ def _guess_without_sizes(raw: bytes) -> GuessedFrame | None:
     return None
 
 
-_LITTLE: Final = "the sizes are little-endian; Pulsar's are big-endian"
-_MISSING: Final = (
+_LITTLE_ENDIAN: Final = "the sizes are little-endian; Pulsar's are big-endian"
+_MISSING_SIZES: Final = (
     (4, "one size before the command; TOTAL_SIZE and COMMAND_SIZE are expected there"),
     (0, "TOTAL_SIZE and COMMAND_SIZE are missing before the command"),
 )
@@ -148,16 +148,16 @@ def describe_problem(raw: bytes) -> str:
 
     For a command that may carry credentials, the text does not depend on the command's bytes.
     """
-    head = guess_frame(raw)
-    if head is None:
+    guess = guess_frame(raw)
+    if guess is None:
         return ""
-    reason = head.problem
-    secret = any(names_credentials(field) for field in _fields(raw, head.command, head.end))
-    is_complete = head.end < len(raw) or len(raw) < Malformed.KEPT  # otherwise its end may be missing
-    if not reason and not secret and is_complete:
-        reason = describe_break(raw, head.command, head.end, BaseCommand.DESCRIPTOR)
-    if reason or secret:
-        return f": {command_name(head.type)}{', ' if reason else ''}{reason}"
+    reason = guess.problem
+    can_have_secrets = any(names_credentials(field) for field in _fields(raw, guess.command, guess.end))
+    is_complete = guess.end < len(raw) or len(raw) < Malformed.KEPT  # otherwise its end may be missing
+    if not reason and not can_have_secrets and is_complete:
+        reason = describe_break(raw, guess.command, guess.end, BaseCommand.DESCRIPTOR)
+    if reason or can_have_secrets:
+        return f": {command_name(guess.type)}{', ' if reason else ''}{reason}"
     return ""
 
 
@@ -168,29 +168,29 @@ def find_doubtful_spans(raw: bytes) -> list[Span]:
 
 @lru_cache(maxsize=2)
 def _cached_spans(raw: bytes) -> list[Span]:
-    head = guess_frame(raw)
-    if head is None:
+    guess = guess_frame(raw)
+    if guess is None:
         return [(0, len(raw))]
-    top = _fields(raw, head.command, head.end)
+    top = _fields(raw, guess.command, guess.end)
     if any(names_credentials(field) for field in top):
-        visible = top[0].stop if is_type(top[0]) else head.command
+        visible_end = top[0].stop if is_type(top[0]) else guess.command
     else:
-        visible = _find_harmless_end(top, head)
-        visible = find_credentials(raw, min(head.end, visible), visible)
-    return [(visible, len(raw))] if visible < len(raw) else []
+        visible_end = _find_harmless_end(top, guess)
+        visible_end = find_credentials(raw, min(guess.end, visible_end), visible_end)
+    return [(visible_end, len(raw))] if visible_end < len(raw) else []
 
 
-def _find_harmless_end(top: Sequence[Field], head: GuessedFrame) -> int:
-    """Return where the bytes end that certainly are a harmless command's type and its own sub-message."""
+def _find_harmless_end(top: Sequence[Field], guess: GuessedFrame) -> int:
+    """Return the end of the bytes that are certainly a harmless command's type and its sub-message."""
     has_body = False
     for field in top:
-        own = field.number == head.type and field.wire == SIZED and not field.depth
-        if own and field.at > field.start and field.problem:
-            return head.stop
-        if field.problem or not (own or is_type(field)):
+        is_body = field.number == guess.type and field.wire == SIZED and not field.depth
+        if is_body and field.at > field.start and field.problem:
+            return guess.stop
+        if field.problem or not (is_body or is_type(field)):
             return field.start
-        has_body |= own
-    return head.stop if has_body else head.end
+        has_body |= is_body
+    return guess.stop if has_body else guess.end
 
 
 _SIZES: Final = re.compile(

@@ -90,10 +90,10 @@ def may_be_header(data: bytes) -> bool:
 
 
 def header_size(data: bytes) -> int:
-    """Return the size of the header that `data` begins with. If `data` has less, read that many, call again.
+    """Return the size of the header that `data` begins with.
 
-    The result never goes beyond the header's end. Raises ProxyHeaderError as soon as `data` cannot be the
-    beginning of a header.
+    If `data` is shorter than the result, read up to that size and call again. The result never goes beyond
+    the header's end. Raises ProxyHeaderError as soon as `data` cannot be the beginning of a header.
     """
     if PROXY_V1.startswith(data[: len(PROXY_V1)]):
         end = data.find(b"\r\n", 0, MAX_PROXY_V1)

@@ -85,16 +85,16 @@ _MAX_CACHED_BYTES: Final = 1024 * 1024  # bytes of the largest frame whose spans
 def _find_frame_spans(raw: bytes, end: int, number: int, covered_from: int | None = None) -> list[Span]:
     """Find the spans of a frame whose command ends at `end`; from `covered_from` on a checksum is valid."""
     spans = find_secrets(raw, 8, end).spans
-    visible = end
+    visible_end = end
     if number in PAYLOAD_TYPES and not spans:
         if covered_from is None:
             parts = locate(raw, end)
             is_valid = parts.computed is not None and parts.computed == parts.stored
             covered_from = parts.checksum[1] if is_valid else len(raw)
-        visible = find_credentials(raw, end, covered_from)
-        if visible == covered_from:
+        visible_end = find_credentials(raw, end, covered_from)
+        if visible_end == covered_from:
             return []
-    return [*spans, (visible, len(raw))] if visible < len(raw) else spans
+    return [*spans, (visible_end, len(raw))] if visible_end < len(raw) else spans
 
 
 def _has_valid_checksum(data: bytes, pos: int, stop: int) -> bool:
@@ -107,7 +107,7 @@ def _has_valid_checksum(data: bytes, pos: int, stop: int) -> bool:
 def _http_spans(raw: bytes) -> Iterator[Span]:
     """Yield the spans to mask in HTTP: most of the query, the body, and headers not known to be harmless.
 
-    Answers to lookups are harmless, and so is where redirects of them lead.
+    Answers to lookups are harmless, and so are the locations of their redirects.
     """
     pos = 0
     for number, line in enumerate(raw.splitlines(keepends=True)):
@@ -130,9 +130,9 @@ def _http_spans(raw: bytes) -> Iterator[Span]:
         yield pos, len(raw)
 
 
-_FIRST: Final = bytes([MAX_KEPT_FRAME >> 24])  # the largest first byte of a frame
-_HEAD: Final = 14  # the first bytes of a frame, which tell whether it is plain
-_HARMLESS: Final = {
+_MAX_FIRST_BYTE: Final = bytes([MAX_KEPT_FRAME >> 24])  # of a frame
+_HEAD_SIZE: Final = 14  # the first bytes of a frame, which tell whether it is harmless
+_HARMLESS_HEADS: Final = {
     head: (len(head), number in PAYLOAD_TYPES)
     for head, number in COMMAND_HEADS.items()
     if number not in WITH_SECRETS
@@ -209,8 +209,8 @@ class Redactor:
         data = self._take_all(b"")
         if self._stream is not None:
             return self._release(data, self._stream.close(), self._stream)
-        sizes = 0 if self._is_fresh or len(data) < 8 else 8  # those of a cut frame
-        return mask_spans(data, [(max(start, sizes), stop) for start, stop in find_doubtful_spans(data)])
+        sizes_end = 0 if self._is_fresh or len(data) < 8 else 8  # the sizes of a cut frame are shown
+        return mask_spans(data, [(max(start, sizes_end), stop) for start, stop in find_doubtful_spans(data)])
 
     def _take_all(self, data: bytes) -> bytes:
         """Return the bytes held, followed by `data`; afterwards nothing is held."""
@@ -224,10 +224,10 @@ class Redactor:
 
     def _detect_protocol(self, data: bytes) -> bool:
         """Find out which protocol begins with `data`. Returns False if that needs more bytes."""
-        header, known = proxy_header(data)
-        if header and not known:
+        header, description = proxy_header(data)
+        if header and not description:
             return False  # the header is not complete
-        if header or data[:1] <= _FIRST:
+        if header or data[:1] <= _MAX_FIRST_BYTE:
             self._remaining = header
         elif len(data) >= SIGNATURE_SIZE:
             self._protocol, _ = recognise(data)
@@ -255,8 +255,8 @@ class Redactor:
             ):
                 pos = stop
                 continue
-            if stop > end and (is_harmless or total <= MAX_FRAME_SIZE or end - pos < _HEAD):
-                need = stop - pos if is_harmless or total <= MAX_FRAME_SIZE else _HEAD
+            if stop > end and (is_harmless or total <= MAX_FRAME_SIZE or end - pos < _HEAD_SIZE):
+                need = stop - pos if is_harmless or total <= MAX_FRAME_SIZE else _HEAD_SIZE
                 break
             if total > MAX_FRAME_SIZE and not is_harmless:
                 yield data[shown_until:pos]
@@ -279,10 +279,10 @@ class Redactor:
         """Return what the decoder has finished of `data`, masked except for its frames. Holds the rest."""
         size = stream.position - self._offset
         output = bytearray(b"*" * size)
-        for frame in events:
-            if isinstance(frame, Frame):
-                start = frame.offset - self._offset
-                output[start : start + len(frame.raw)] = mask_event(frame)
+        for event in events:
+            if isinstance(event, Frame):
+                start = event.offset - self._offset
+                output[start : start + len(event.raw)] = mask_event(event)
         self._offset += size
         self._hold(data[size:])
         return bytes(output)
@@ -293,12 +293,12 @@ def _is_harmless(data: bytes, pos: int, total: int, size: int) -> bool:
 
     They do if its type may carry none, and its sub-message takes up the rest of the command.
     """
-    head = _HARMLESS.get(data[pos + 8 : pos + 11]) or _HARMLESS.get(data[pos + 8 : pos + 12])
+    head = _HARMLESS_HEADS.get(data[pos + 8 : pos + 11]) or _HARMLESS_HEADS.get(data[pos + 8 : pos + 12])
     if head is None or (total > size + 4 and not head[1]):
         return False
     body_tag_end = pos + 8 + head[0]
     size_of_body, body_start = read_varint(data, body_tag_end, len(data))
-    return body_tag_end < body_start <= pos + _HEAD and body_start + size_of_body == pos + 8 + size
+    return body_tag_end < body_start <= pos + _HEAD_SIZE and body_start + size_of_body == pos + 8 + size
 
 
 def _mask_frame(raw: bytes, size: int) -> bytes:

@@ -29,7 +29,7 @@ MAX_FOUND_COMMAND: Final = 64 * 1024
 
 _FREE_EFFORT: Final = 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
-_PARSING: Final = 64  # how many times longer it takes to parse a byte than to checksum it
+_PARSING_COST: Final = 64  # how many times longer it takes to parse a byte than to checksum it
 _SMALL_COMMAND: Final = 256
 _SMALL_FRAME: Final = 4096
 
@@ -44,13 +44,13 @@ COMMAND_HEAD: Final = 4
 """Maximum bytes that `begins_command` looks at."""
 
 
-def _head(number: int) -> bytes:
+def _command_head(number: int) -> bytes:
     base = BaseCommand(type=number)  # type: ignore[arg-type]
     getattr(base, BODIES[number]).SetInParent()
     return base.SerializePartialToString()[:-1]  # without the length of the empty sub-message
 
 
-COMMAND_HEADS: Final = {_head(number): number for number in BODIES}
+COMMAND_HEADS: Final = {_command_head(number): number for number in BODIES}
 """First bytes of a command (the field `type`, and the tag of its sub-message) -> its type number."""
 
 
@@ -127,14 +127,14 @@ def judge(
     entry = data[command_end:stop]
     parts = locate(entry, 0)
     start, end = parts.metadata
-    effort += end - start + len(entry) // _PARSING
+    effort += end - start + len(entry) // _PARSING_COST
     return stop if _is_valid(entry, parts, any_checksum) else 0, effort
 
 
 def judge_pair(
     data: bytes, offset: int, to_broker: bool | None, limit: int, *, any_size: bool
 ) -> tuple[int, int]:
-    """Judge whether a valid frame and then a valid header and command are at `data[offset:]`, as `judge`."""
+    """Do the same as `judge`, but a valid header and command must follow the frame at `data[offset:]`."""
     verdict, effort = judge(data, offset, to_broker, limit, any_size=any_size)
     if verdict <= 0:
         return verdict, effort

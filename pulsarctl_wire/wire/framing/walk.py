@@ -25,7 +25,7 @@ HEAD: Final = 10
 MAX_WANTED: Final = MAX_FRAME_SIZE
 """The largest TOTAL_SIZE of a wanted frame; larger frames are skipped, unless all frames are wanted."""
 
-_ALL: Final = bytes([2] * 256)
+_STOP_AT_ALL: Final = bytes([2] * 256)  # by type: 0 skip, 1 stop if not above `MAX_WANTED`, 2 stop
 _COMPILED: Final = not __file__.endswith(".py")
 
 _head_at: Final = struct.Struct(">IIBB").unpack_from
@@ -35,8 +35,8 @@ _head_at: Final = struct.Struct(">IIBB").unpack_from
 class FrameWalk:
     """The walk over one direction, from its first byte on. It skips a PROXY header before the frames.
 
-    `wanted` are the command types (below 128) to stop at; `want_all` makes it stop at all types. `left` is
-    the number of bytes that the current frame still lacks; `frames` counts the frames skipped.
+    `kinds` are the command types (below 128) to stop at; `want_all` makes it stop at all types. `left` is the
+    number of bytes that the current frame still lacks; `frames` counts the frames skipped.
     """
 
     __slots__ = ("_is_fresh", "_stops", "_wanted_stops", "frames", "left", "lost")
@@ -50,7 +50,7 @@ class FrameWalk:
 
     def want_all(self, is_on: bool) -> None:
         """Stop at every frame from now on; with False, only at wanted frames again."""
-        self._stops = _ALL if is_on else self._wanted_stops
+        self._stops = _STOP_AT_ALL if is_on else self._wanted_stops
 
     def walk(self, data: bytes, pos: int) -> int:
         """Walk over `data` from `pos` (where the last walk stopped). Returns the offset where it stops.
@@ -94,8 +94,8 @@ def _skip_by_bytes(data: bytes, start: int, stops: bytes) -> tuple[int, int]:
         size: i64 = data[pos + 4] << 24 | data[pos + 5] << 16 | data[pos + 6] << 8 | data[pos + 7]
         if data[pos + 8] != 8 or size < 2 or size + 4 > total or total > MAX_KEPT_FRAME:
             return -1, int(frames)
-        stop: i64 = stops[data[pos + 9]]
-        if stop == 2 or (stop and total <= MAX_WANTED):
+        rule: i64 = stops[data[pos + 9]]
+        if rule == 2 or (rule and total <= MAX_WANTED):
             break
         frames += 1
         pos += 4 + total
@@ -110,8 +110,8 @@ def _skip_by_heads(data: bytes, pos: int, stops: bytes) -> tuple[int, int]:
         total, size, tag, kind = _head_at(data, pos)
         if tag != 8 or size < 2 or size + 4 > total or total > MAX_KEPT_FRAME:
             return -1, frames
-        stop = stops[kind]
-        if stop == 2 or (stop and total <= MAX_WANTED):
+        rule = stops[kind]
+        if rule == 2 or (rule and total <= MAX_WANTED):
             break
         frames += 1
         pos += 4 + total

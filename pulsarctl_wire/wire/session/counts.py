@@ -6,13 +6,13 @@ from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 
 MAX_PERMITS: Final = 2**31 - 1
-"""The permits of a consumer that a broker can count."""
+"""The most permits of a consumer that a broker can count."""
 ALWAYS_ERRORS: Final = {NUMBERS["SEND_ERROR"], NUMBERS["ERROR"]}
 """Type numbers of the commands that always report an error."""
 
 _PRODUCER_SUCCESS: Final = NUMBERS["PRODUCER_SUCCESS"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
-_WORD: Final = 2**64 - 1
+_WORD_MASK: Final = 2**64 - 1
 
 
 def messages_in(frame: Frame) -> int:
@@ -65,9 +65,9 @@ def latency_of(frame: Frame) -> int | None:
 
 
 def permits_used(frame: Frame) -> int:
-    """Return the permits that a MESSAGE uses: one for each message not masked by its ack_set, or a chunk.
+    """Return the permits that a MESSAGE uses: one for each message that its ack_set does not mask.
 
-    Markers use none.
+    A chunk uses one, a marker none.
     """
     head = frame.head
     if head is None:
@@ -82,4 +82,4 @@ def permits_used(frame: Frame) -> int:
 
 def count_ones(words: Any) -> int:
     """Return how many messages of a batch an ack_set (signed 64-bit words) leaves unacknowledged (PIP-54)."""
-    return sum((word & _WORD).bit_count() for word in words)
+    return sum((word & _WORD_MASK).bit_count() for word in words)

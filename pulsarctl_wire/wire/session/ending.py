@@ -23,8 +23,8 @@ UNKNOWN: Final = "unknown"
 SERVERS: Final = 10
 """How many server addresses of each kind `WithoutData` remembers."""
 
-_LONGER: Final = 1_000_000_000  # ns
-_NAMED: Final = 3  # how many of them `without_data_in_words` names
+_LONG_AFTER: Final = 1_000_000_000  # ns
+_NAMED: Final = 3  # how many servers of a kind `without_data_in_words` names
 _STILL_OPEN: Final = {
     OPEN: "still open when the capture ends",
     REUSED: "still open when its addresses were used again",
@@ -84,7 +84,7 @@ class EndedConnection(NamedTuple):
     copies: int = 0
     """Its packets that were captured again: on a bridge, or before or after NAT."""
     copied_ns: int | None = None
-    """When the last one of them whose addresses NAT has changed was captured."""
+    """When the last copy whose addresses NAT has changed was captured."""
     also: tuple[tuple[str, str], ...] = ()
     """The client's and the broker's address in those copies whose addresses NAT has changed."""
 
@@ -92,7 +92,7 @@ class EndedConnection(NamedTuple):
     def has_longer_copy(self) -> bool:
         """Whether a copy has packets long after this connection: one side of NAT was captured longer."""
         last_ns, copied_ns = self.last_ns, self.copied_ns
-        return last_ns is not None and copied_ns is not None and copied_ns - last_ns > _LONGER
+        return last_ns is not None and copied_ns is not None and copied_ns - last_ns > _LONG_AFTER
 
     @property
     def how(self) -> str:
@@ -109,7 +109,7 @@ class EndedConnection(NamedTuple):
         return f"{text}, joined midway" if self.joined else text
 
     def _describe_notice(self) -> str:
-        """Return ", without close_notify" if TLS was closed so, as far as its records were read."""
+        """Return ", without close_notify" if TLS was closed that way, as far as its records were read."""
         tls = self.connection.tls
         if tls is None or self.end != CLOSED:
             return ""
@@ -155,16 +155,16 @@ class WithoutData:
         if ending.protocol is None:
             kind = ending.end if ending.end in _KINDS else EMPTY
             self._counts[kind] += 1
-            self._name(kind, ending.connection.server, ending.packet)
+            self._remember_server(kind, ending.connection.server, ending.packet)
 
     def merge(self, other: "WithoutData") -> None:
         """Add the counts of `other`."""
         for kind, servers in other._servers.items():
             self._counts[kind] += other._counts[kind]
             for server, packet in servers.items():
-                self._name(kind, server, packet)
+                self._remember_server(kind, server, packet)
 
-    def _name(self, kind: str, server: str, packet: int) -> None:
+    def _remember_server(self, kind: str, server: str, packet: int) -> None:
         """Remember a server. If there are too many, the ones that appear first in the capture are kept."""
         servers = self._servers[kind]
         servers[server] = min(packet, servers.get(server, packet))

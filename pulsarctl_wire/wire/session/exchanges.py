@@ -36,7 +36,7 @@ from pulsarctl_wire.wire.session.state_data import (
 MAX_QUEUE: Final = 1_024
 """Maximum number of pending SENDs of one sequence id, and of chunked messages of a producer."""
 
-_SEARCHED: Final = 2_048  # how many pending sends are searched for the batch that an error is about
+_MAX_SEARCHED: Final = 2_048  # how many pending sends are searched for the batch that an error is about
 
 
 class _Chunks:
@@ -128,7 +128,7 @@ class ProducerLedger:
     def find_lowest(self, sequence: int) -> int:
         """Return the lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
         if sequence and sequence not in self.pending:
-            for lowest, send in islice(reversed(self.pending.items()), _SEARCHED):
+            for lowest, send in islice(reversed(self.pending.items()), _MAX_SEARCHED):
                 first = send[0] if isinstance(send, deque) else send
                 if first[SENT_HIGHEST] == sequence:
                     return lowest
@@ -146,19 +146,19 @@ class ProducerLedger:
 
     def find_oldest(self) -> tuple[int, Sent] | None:
         """Return the pending send that was sent first, with its sequence id; None if there is none."""
-        heads = list(islice(self.pending.items(), 1))
-        firsts = [(sequence, send[0] if isinstance(send, deque) else send) for sequence, send in heads]
-        firsts += [
+        oldest = list(islice(self.pending.items(), 1))
+        candidates = [(sequence, send[0] if isinstance(send, deque) else send) for sequence, send in oldest]
+        candidates += [
             (sequence, chunks.waiting[0]) for sequence, chunks in self.chunks.items() if chunks.waiting
         ]
-        return min(firsts, key=lambda item: item[1][SENT_FRAME], default=None)
+        return min(candidates, key=lambda item: item[1][SENT_FRAME], default=None)
 
     def count_certain(self) -> tuple[int, int | None]:
         """Return how many sends are certainly pending, and when the oldest was sent (ns, or None)."""
         if self.is_closed or not self.waiting:
             return 0, None
-        certain = [send for _, send in self.sends() if send[SENT_FRAME] > self.doubtful_until]
-        return len(certain), certain[0][SENT_TIME_NS] if certain else None
+        certain_sends = [send for _, send in self.sends() if send[SENT_FRAME] > self.doubtful_until]
+        return len(certain_sends), certain_sends[0][SENT_TIME_NS] if certain_sends else None
 
     def lose(self, number: int) -> None:
         """Note that bytes were missed after frame `number`: any chunks or answers may be missing."""
@@ -222,7 +222,7 @@ class ExchangeState(TopicState):
         producer, sequence, highest = ids.owner, ids.sequence, ids.highest or 0
         ledger = self.producers.get(producer) or self._ledger(producer)
         topic = frame.topic = ledger.topic
-        number = first = frame.number
+        number = first_number = frame.number
         time_ns = frame.time_ns
         offset = frame.offset if frame.to_broker else -1
         if head is None:
@@ -233,15 +233,15 @@ class ExchangeState(TopicState):
             frame.producer = name
             knowledge = self._knowledge
             if knowledge.unanswered:
-                again = knowledge.take_resent((topic, name, sequence, publish_time, chunk), time_ns)
-                if again is not None:
-                    first, time_ns = again.number, again.time_ns
-                    frame.resend_of = first
+                original = knowledge.take_resent((topic, name, sequence, publish_time, chunk), time_ns)
+                if original is not None:
+                    first_number, time_ns = original.number, original.time_ns
+                    frame.resend_of = first_number
             count = head.chunks
             if count > 1 or knowledge.schemas:
                 self._entry(frame, head, producer)
             size = frame.size, messages_in(frame)
-            send = first, time_ns, number, topic, highest, name, publish_time, chunk, size, offset
+            send = first_number, time_ns, number, topic, highest, name, publish_time, chunk, size, offset
             if count > 1:
                 ledger.add_chunk(sequence, send, count, lossy=self._lossy)
             else:
@@ -289,17 +289,17 @@ class ExchangeState(TopicState):
         if send is None:
             frame.topic = ledger.topic
             return None
-        first, time_ns, number, topic, _, producer, _, _, size, offset = send
+        first_number, time_ns, number, topic, _, producer, _, _, size, offset = send
         self._pending -= 1
         frame.request, frame.request_offset, frame.request_type, frame.sent = number, offset, SEND, size
         frame.producer = producer or None
         frame.topic = topic or ledger.topic
-        if first != number:
-            frame.resend_of = first
+        if first_number != number:
+            frame.resend_of = first_number
         if frame.time_ns is not None and time_ns is not None:
             frame.latency_ns = frame.time_ns - time_ns
         if self._knowledge.answers is not None:
-            self._knowledge.link(first, frame.number)
+            self._knowledge.link(first_number, frame.number)
             self._knowledge.link(number, frame.number)
         return send
 
@@ -313,8 +313,8 @@ class ExchangeState(TopicState):
         """Return the pending sends of a producer."""
         sends: list[tuple[Identity, Unanswered]] = []
         for sequence, pending in ledger.sends():
-            number, time_ns, frame, topic, _, producer, publish_time, chunk, _, _ = pending
-            send = Unanswered(number, time_ns, self.connection, frame > ledger.doubtful_until)
+            first_number, time_ns, number, topic, _, producer, publish_time, chunk, _, _ = pending
+            send = Unanswered(first_number, time_ns, self.connection, number > ledger.doubtful_until)
             sends.append(((topic, producer, sequence, publish_time, chunk), send))
         return sends
 
@@ -352,7 +352,7 @@ class ExchangeState(TopicState):
 
     def _remember_request(self, key: tuple[str, int], request: Request, body: Any) -> None:
         super()._remember_request(key, request, body)
-        if request.type in _COMPLETED:
+        if request.type in _SCHEMA_REQUESTS:
             self._knowledge.bodies.put((self.connection.index, *key), body)
 
     def _open(self, frame: Frame, body: Any) -> None:
@@ -376,20 +376,20 @@ class ExchangeState(TopicState):
         """Apply an answer to its request: store schemas by version, give a reopened producer a new ledger."""
         if frame.type == PRODUCER_SUCCESS and request.owner is not None:
             self._record_opened(request.owner[1], as_text(body.producer_name))
-        knowledge, identity = self._knowledge, (self.connection.index, *key)
-        contents = knowledge.bodies.get(identity)
-        if contents is None:
+        knowledge, body_key = self._knowledge, (self.connection.index, *key)
+        request_body = knowledge.bodies.get(body_key)
+        if request_body is None:
             return
         if frame.type in (PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE) and not self._is_repeat(request):
-            if contents.HasField("schema") and body.schema_version:
-                knowledge.schemas.add(request.topic, body.schema_version, contents.schema)
+            if request_body.HasField("schema") and body.schema_version:
+                knowledge.schemas.add(request.topic, body.schema_version, request_body.schema)
                 if frame.type == PRODUCER_SUCCESS:
-                    self._declare(True, contents.producer_id, contents.schema)
+                    self._declare(True, request_body.producer_id, request_body.schema)
         elif frame.type == _GET_SCHEMA_RESPONSE and body.HasField("schema"):
-            version = body.schema_version or contents.schema_version
+            version = body.schema_version or request_body.schema_version
             knowledge.schemas.add(request.topic, version, body.schema)
         if last:
-            knowledge.bodies.drop(identity)
+            knowledge.bodies.drop(body_key)
 
     def _record_opened(self, producer: int, name: str) -> None:
         """Note that a producer was opened, with this name."""
@@ -408,5 +408,5 @@ _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]
 _GET_SCHEMA_RESPONSE: Final = NUMBERS["GET_SCHEMA_RESPONSE"]
 _GET_OR_CREATE_SCHEMA_RESPONSE: Final = NUMBERS["GET_OR_CREATE_SCHEMA_RESPONSE"]
-_COMPLETED: Final = {PRODUCER, NUMBERS["GET_SCHEMA"], NUMBERS["GET_OR_CREATE_SCHEMA"]}
-"""Requests whose contents are kept until their answer arrives, as both together give a schema."""
+_SCHEMA_REQUESTS: Final = {PRODUCER, NUMBERS["GET_SCHEMA"], NUMBERS["GET_OR_CREATE_SCHEMA"]}
+"""Requests whose bodies are kept until their answer arrives, as both together give a schema."""

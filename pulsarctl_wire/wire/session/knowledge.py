@@ -33,11 +33,11 @@ def bound(table: dict[Any, Any], size: int) -> None:
 class MessageStore:
     """Protobuf messages by key, up to `MAX_STORED` bytes. Beyond that the oldest ones are dropped.
 
-    If it is not `wanted`, it stores nothing.
+    If not `is_used`, it stores nothing.
     """
 
-    def __init__(self, has_use: bool = True) -> None:
-        self._wanted = has_use
+    def __init__(self, is_used: bool = True) -> None:
+        self._is_used = is_used
         self._messages: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
 
@@ -46,7 +46,7 @@ class MessageStore:
 
     def put(self, key: Any, message: Any) -> None:
         """Store `message` under `key`."""
-        if not self._wanted:
+        if not self._is_used:
             return
         self.drop(key)
         size = len(message.SerializePartialToString()) + _STORING
@@ -147,7 +147,7 @@ class Knowledge:
             answers[request] = answer
 
     def take_resent(self, identity: Identity, time_ns: int | None) -> Unanswered | None:
-        """Take the unanswered SEND that is resent at `time_ns`, or None. A SEND from later is none.
+        """Remove and return the unanswered SEND that is resent at `time_ns`; None if none was sent before.
 
         Frames behind a hole may be tracked long after those of other connections that were sent later.
         """

@@ -25,7 +25,7 @@ from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, RuleNames
 from pulsarctl_wire.wire.session.state_data import SENT_FRAME, SENT_NUMBER, Request, Sent
 
-_WORD: Final = 2**64 - 1
+_WORD_MASK: Final = 2**64 - 1
 
 
 class Answered(NamedTuple):
@@ -64,7 +64,7 @@ Exchange = Answered | Acknowledged
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Delivered:
-    """An unacknowledged entry: `left` messages. `mask` has their bits if some are acknowledged."""
+    """An unacknowledged entry: `left` messages. `mask` has their bits once an ack_set was seen; else -1."""
 
     __slots__ = ("left", "mask", "number", "time_ns")
 
@@ -124,13 +124,13 @@ class ConsumerLedger:
         return delivered
 
     def list_before(self, entry: tuple[int, int]) -> list[tuple[int, int]]:
-        """Return the entries delivered before this one, in order if the consumer may ack cumulatively."""
-        return list(takewhile(lambda delivered: delivered < entry, self.entries))
+        """Return the entries before this one. To a consumer that may ack cumulatively they came in order."""
+        return list(takewhile(lambda earlier: earlier < entry, self.entries))
 
     def take_back(self, entries: Iterable[tuple[int, int]]) -> None:
         """Remove entries that the consumer wants redelivered; all of them if none is named."""
-        names = list(entries) or list(self.entries)
-        for entry in names:
+        wanted_entries = list(entries) or list(self.entries)
+        for entry in wanted_entries:
             delivered = self.entries.pop(entry, None)
             if delivered is not None:
                 self.unacked -= delivered.left
@@ -164,7 +164,7 @@ class LedgerState(ExchangeState):
         self.consumers: dict[int, ConsumerLedger] = {}
         """By consumer id."""
         self._on_exchange = on_exchange
-        self._kept = 0  # upper bound of the unacknowledged entries
+        self._entry_count = 0  # upper bound of the unacknowledged entries
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
         """Yield the frame numbers and types of the client's requests that have no answer yet."""
@@ -247,10 +247,10 @@ class LedgerState(ExchangeState):
         if not ids.is_plain:
             consumer.epoch = max(consumer.epoch, frame.base.message.consumer_epoch)  # type: ignore[union-attr]
         consumer.deliver((ids.ledger, ids.entry), permits_used(frame), frame)
-        self._kept += 1
-        if self._kept > MAX_PENDING:
-            self._kept = sum(len(ledger.entries) for ledger in self.consumers.values())
-            if self._kept > MAX_PENDING // 2:  # acknowledgements are missing
+        self._entry_count += 1
+        if self._entry_count > MAX_PENDING:
+            self._entry_count = sum(len(ledger.entries) for ledger in self.consumers.values())
+            if self._entry_count > MAX_PENDING // 2:  # acknowledgements are missing
                 for ledger in self.consumers.values():
                     ledger.forget()
 
@@ -265,8 +265,8 @@ class LedgerState(ExchangeState):
                 for earlier in consumer.list_before(entry):
                     self._report_acknowledged(frame, consumer, earlier, ())
             item = consumer.entries.get(entry)
-            alone = item is not None and item.left == 1 and item.mask == -1  # it needs no ack_set
-            self._report_acknowledged(frame, consumer, entry, () if alone else words)
+            is_single = item is not None and item.left == 1 and item.mask == -1  # it needs no ack_set
+            self._report_acknowledged(frame, consumer, entry, () if is_single else words)
 
     def _report_acknowledged(
         self, frame: Frame, consumer: ConsumerLedger, entry: tuple[int, int], words: Any
@@ -308,7 +308,7 @@ def acknowledged_by(frame: Frame) -> list[tuple[tuple[int, int], Sequence[int]]]
 
 def bits_of(words: Any) -> int:
     """Return the words of an ack_set as one number."""
-    return sum((word & _WORD) << (64 * index) for index, word in enumerate(words))
+    return sum((word & _WORD_MASK) << (64 * index) for index, word in enumerate(words))
 
 
 def entry_of(message_id: Any) -> tuple[int, int]:

@@ -35,7 +35,7 @@ from pulsarctl_wire.wire.session.state_data import (
 )
 
 MaybeResent = Mapping[str, list[tuple[int, int, int]]]
-"""Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""
+"""Producer name -> (lowest, highest, number): sequence ids that may be resent after frame `number`."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -121,13 +121,13 @@ class KnownState(ExchangeState):
         )
 
     def join(
-        self, state: Known, part: Part, names: dict[str, str | None], shift: int, ahead: int
+        self, state: Known, part: Part, names: dict[str, str | None], shift: int, offset_shift: int
     ) -> list[tuple[int, Identity, Unanswered]]:
         """Continue after a part: `state` is what its state knew at its end.
 
-        `names` is from `resolve_names` at its beginning; `shift` is added to its frame numbers, `ahead` to
-        its offsets to the broker. Returns the sends that got no answer before their producer was reopened,
-        each with the turn of that.
+        `names` is from `resolve_names` at its beginning; `shift` is added to its frame numbers,
+        `offset_shift` to its offsets to the broker. Returns the sends that got no answer before their
+        producer was reopened, each with the turn of the reopening.
         """
         unanswered: list[tuple[int, Identity, Unanswered]] = []
         if part.lost is not None:
@@ -142,23 +142,23 @@ class KnownState(ExchangeState):
         for producer, turn in part.reopened.items():
             if producer in self.producers:
                 unanswered += [(turn, *send) for send in self._list_unanswered(self.producers.pop(producer))]
-        self._update(state, names, shift, ahead)
-        if not ahead:  # the part has the connection's first byte
+        self._update(state, names, shift, offset_shift)
+        if not offset_shift:  # the part has the connection's first byte
             self.connection.broker = self.connection.broker or state.broker
         return unanswered
 
-    def _update(self, state: Known, names: dict[str, str | None], shift: int, ahead: int) -> None:
+    def _update(self, state: Known, names: dict[str, str | None], shift: int, offset_shift: int) -> None:
         self._producers.update(state.producers)
         self._consumers.update(state.consumers)
         for key, request in state.asked.items():
             self._pending_requests[key] = request._replace(
                 number=request.number + shift,
-                offset=request.offset + ahead,
+                offset=request.offset + offset_shift,
                 topic=_real_name(request.topic, names),
                 subscription=_real_name(request.subscription, names),
             )
         for producer, sends in state.sends.items():
-            self._add_sends(producer, sends, names, shift, ahead)
+            self._add_sends(producer, sends, names, shift, offset_shift)
         self._in_use.update((owner, number + shift) for owner, number in state.in_use.items())
         for table in (self._producers, self._consumers, self._pending_requests, self._in_use):
             bound(table, MAX_PENDING)
@@ -170,7 +170,7 @@ class KnownState(ExchangeState):
             self._lossy = state.lossy
 
     def _add_sends(
-        self, producer: int, sends: Sends, names: dict[str, str | None], shift: int, ahead: int
+        self, producer: int, sends: Sends, names: dict[str, str | None], shift: int, offset_shift: int
     ) -> None:
         ledger = self.producers.get(producer) or self._ledger(producer)
         if sends.is_open or sends.is_closed:
@@ -180,27 +180,29 @@ class KnownState(ExchangeState):
         if sends.doubtful:
             ledger.doubtful_until = sends.doubtful + shift
         for sequence, send in sends.pending:
-            ledger.add(sequence, _shift_send(send, names, shift, ahead))
+            ledger.add(sequence, _shift_send(send, names, shift, offset_shift))
         for sequence, chunk, queue in sends.chunks:
-            ledger.resume_chunks(sequence, chunk, [_shift_send(send, names, shift, ahead) for send in queue])
+            ledger.resume_chunks(
+                sequence, chunk, [_shift_send(send, names, shift, offset_shift) for send in queue]
+            )
 
 
 def _real_name(text: str | None, names: dict[str, str | None]) -> str | None:
     return None if text is None else names.get(text, text)
 
 
-def _shift_send(send: Sent, names: dict[str, str | None], shift: int, ahead: int) -> Sent:
-    number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset = send
-    number, frame, topic = number + shift, frame + shift, _real_name(topic, names)
-    offset = offset + ahead if offset >= 0 else -1
-    return number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset
+def _shift_send(send: Sent, names: dict[str, str | None], shift: int, offset_shift: int) -> Sent:
+    first_number, time_ns, number, topic, highest, producer, publish_time, chunk, size, offset = send
+    first_number, number, topic = first_number + shift, number + shift, _real_name(topic, names)
+    offset = offset + offset_shift if offset >= 0 else -1
+    return first_number, time_ns, number, topic, highest, producer, publish_time, chunk, size, offset
 
 
 def _to_sends(ledger: ProducerLedger) -> Sends:
-    chunks = [(number, entry.next, list(entry.waiting)) for number, entry in ledger.chunks.items()]
+    chunks = [(sequence, entry.next, list(entry.waiting)) for sequence, entry in ledger.chunks.items()]
     pending = [
-        (number, send)
-        for number, item in ledger.pending.items()
+        (sequence, send)
+        for sequence, item in ledger.pending.items()
         for send in ([item] if isinstance(item, tuple) else item)
     ]
     return Sends(
@@ -247,17 +249,17 @@ class PartState(KnownState):
     def export_part(self) -> Part:
         """Return what this state leaves to the joining process."""
         producers, consumers = self._unknown_producers, self._unknown_consumers
-        uncertain = producers, consumers, self.sent, self._deferred, self._left, self._taken, self._freed
-        many = max(len(item) for item in uncertain)
+        tables = producers, consumers, self.sent, self._deferred, self._left, self._taken, self._freed
+        max_size = max(len(table) for table in tables)
         return Part(
             producers,
             consumers,
             [
                 Deferred(
-                    *(item.raw, item.to_broker, item.offset, item.time_ns, item.start_ns, item.packet),
-                    *(item.reported, item.topic, item.subscription),
+                    *(frame.raw, frame.to_broker, frame.offset, frame.time_ns, frame.start_ns, frame.packet),
+                    *(frame.reported, frame.topic, frame.subscription),
                 )
-                for item in self._deferred
+                for frame in self._deferred
             ],
             [producer for producer in self._producers if self._is_known(producer)],
             self._reopened,
@@ -271,11 +273,11 @@ class PartState(KnownState):
             self._lost,
             self._ended,
             self._chunked,
-            self._doubtful or many > MAX_PENDING,
+            self._doubtful or max_size > MAX_PENDING,
         )
 
     def snapshot(self) -> Known:
-        """Return this as `KnownState` does, but without stand-ins and anything from deferred frames."""
+        """Return what the state knows, but no stand-ins. It knows nothing from deferred frames."""
         producers = {owner: topic for owner, topic in self._producers.items() if self._is_known(owner)}
         unknown = self._unknown_consumers
         consumers = {owner: names for owner, names in self._consumers.items() if names != unknown.get(owner)}

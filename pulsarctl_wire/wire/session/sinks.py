@@ -41,7 +41,7 @@ class Sink:
         """Handle a hole of `size` bytes that were not seen: `frames` frames, or parts of them."""
 
     def events(self, events: list[Event]) -> None:
-        """Handle frames, malformed stretches and gaps (one or more) of a connection; its state tracks it."""
+        """Handle frames, malformed stretches and gaps (one or more) that a connection's state has tracked."""
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Handle the end of a connection. Its last events were reported before."""
@@ -128,7 +128,7 @@ class Follower:
         """End a connection: pass on its last events."""
         state, streams = self._open.pop(index)
         events = [event for stream in streams for event in stream.close()]
-        if streams[0].protocol == streams[1].protocol == "HTTP":  # as both sides know: nothing is malformed
+        if streams[0].protocol == streams[1].protocol == "HTTP":  # both sides agree: nothing is malformed
             events = [event for event in events if isinstance(event, HttpMessage)]
         self._hand_on(state, events)
         state.end()

@@ -10,7 +10,7 @@ says how requests are paired with answers, except for these:
 
     SEND            by producer id and sequence id (exchanges.py)
     CONNECT         answered in order by CONNECTED, AUTH_CHALLENGE or ERROR without a request id
-    AUTH_CHALLENGE  answered by AUTH_RESPONSE
+    AUTH_CHALLENGE  answered by AUTH_RESPONSE, which is answered as CONNECT is
     PING            answered by the other side's PONG, in order
 
 Ids are valid within one connection. All tables are bounded: if only one direction was captured, or the
@@ -349,7 +349,7 @@ class TopicState(State):
     def _connect(self, frame: Frame) -> None:
         if frame.type == CONNECT:
             self.greeting = self.greeting.merge(frame)
-            if not frame.offset:  # what a later one says would depend on how far rows are written by then
+            if not frame.offset:  # a later one comes too late for rows that are already written
                 self.connection.broker = self.greeting.broker
         self._handshake = _request_of(frame)
         if frame.type == _AUTH_RESPONSE and self._challenge is not None:

@@ -1,4 +1,4 @@
-"""Plain data of connections' states, which they hand to other processes and to saved progress, too."""
+"""The states of connections as plain data, also for other processes and for saved progress."""
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
