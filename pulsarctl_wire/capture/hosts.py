@@ -9,6 +9,7 @@ _HIVE: Final = re.compile(r"(?:^|/)host=([^/]*)/")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _FIELD: Final = "{host}"
 _EXPRESSIONS: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]", _FIELD: "(?P<host>[^/]+?)"}
+_SAME: Final = {**_EXPRESSIONS, _FIELD: "(?P=host)"}  # where {host} comes again
 _WILDCARD: Final = re.compile(r"(\*\*|\*|\?|\{host\})")
 
 
@@ -30,5 +31,7 @@ def host_of(file: str, option: str | None) -> str | None:
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
     """Return an expression to search a path with: it matches whole names, anywhere in the path."""
-    parts = [_EXPRESSIONS.get(part) or re.escape(part) for part in _WILDCARD.split(text)]
+    before, field, after = text.partition(_FIELD)
+    parts = [_EXPRESSIONS.get(part) or re.escape(part) for part in _WILDCARD.split(before + field)]
+    parts += [_SAME.get(part) or re.escape(part) for part in _WILDCARD.split(after)]
     return re.compile(f"(?:^|/){''.join(parts)}(?:/|$)")

@@ -61,6 +61,9 @@ _USUAL_METADATA: Final = 64  # bytes; metadata up to this size is not checked, a
 SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """The start of Snappy's framing format (google/snappy, framing_format.txt), which the Rust client uses."""
 
+_MAX_RATIOS: Final[dict[int, int]] = {CompressionType.LZ4: 255, CompressionType.SNAPPY: 32}
+"""Bytes that a compressed byte stands for at most, of codecs that need room for all they decompress."""
+
 _USUAL_WINDOW: Final = 8 * 1024 * 1024  # bytes that a ZSTD decompressor may keep for its next use
 
 _u32_at: Final = struct.Struct(">I").unpack_from
@@ -312,11 +315,10 @@ def decompress_all(codec: int, data: bytes) -> bytes | None:
     A result above `MAX_PAYLOAD` is cut one byte after it; for SNAPPY and LZ4 it is None. Raises MemoryError.
     """
     try:
-        if codec == CompressionType.SNAPPY:
+        if codec == CompressionType.SNAPPY and not data.startswith(SNAPPY_FRAMING):
             size = read_varint(data, 0, min(len(data), 5))[0]
             return _snappy(data, size) if size <= MAX_PAYLOAD else None
-        limit = min(MAX_PAYLOAD, 255 * len(data)) if codec == CompressionType.LZ4 else MAX_PAYLOAD
-        return _CODECS[codec](data, limit)
+        return _CODECS[codec](data, min(MAX_PAYLOAD, _MAX_RATIOS.get(codec, MAX_PAYLOAD) * len(data)))
     except MemoryError:
         raise
     except Exception:

@@ -55,9 +55,10 @@ def test_portions_do_not_matter_midway(seed: int, numbers: tuple[int, int]) -> N
     check(talk, cut(talk.wire, seed))
 
 
-@pytest.mark.parametrize("updates", [1, 2])
-def test_keys_may_have_been_updated_before(updates: int) -> None:
-    talk = Talk(2)
+@pytest.mark.parametrize("cipher", [AES_128, AES_256, CHACHA])
+@pytest.mark.parametrize("updates", [1, 2, 3])
+def test_keys_may_have_been_updated_before(cipher: str, updates: int) -> None:
+    talk = Talk(2, cipher)
     for _ in range(updates):
         talk.client.update(is_said=False)
     talk.client.number, talk.server.number = 700, 9

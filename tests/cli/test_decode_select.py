@@ -12,9 +12,10 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pwire_run import Pcap, decode
+from pwire_run import SAMPLES, Pcap, decode
 
-from pulsarctl_wire.cli.capture.select import Expression, Rule, by_time
+from pulsarctl_wire.capture import read_frames
+from pulsarctl_wire.cli.capture.select import Expression, Rule, by_connection, by_time
 from pulsarctl_wire.cli.options import TimeFormat
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.text import Origin
@@ -121,6 +122,11 @@ def test_a_topic_has_its_requests_answers_and_ids_resolved() -> None:
 def test_by_connection(wanted: list[str], count: int) -> None:
     options = [word for each in wanted for word in ("--connection", each)]
     assert len(decode(*options, "errors.pcap").lines) == count
+
+
+def test_a_number_of_thousands_of_digits_is_of_no_connection() -> None:
+    test = by_connection(["9" * 5_000])
+    assert not any(map(test, read_frames(SAMPLES / "errors.pcap")))
 
 
 def test_by_the_clients_port() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import stat
@@ -98,6 +99,19 @@ def test_what_is_refused(
     run = pwire("sanitize", SAMPLE, *arguments)
     assert (run.code, len(run.complaints)) == (code, 1)
     assert complaint in run.err
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_map_is_not_written_to_the_capture(link: Any, exists: bool, tmp_path: Path) -> None:
+    copy, secrets = tmp_path / "copy.pcapng", tmp_path / "map"
+    copy.touch()
+    link(copy, secrets)
+    if not exists and link is os.symlink:
+        copy.unlink()
+    run = pwire("sanitize", SAMPLE, "-w", copy, "--map", secrets)
+    assert run.code == 2
+    assert "that is the file of --write; name another file" in run.err
 
 
 def test_frames_without_packets_are_refused(tmp_path: Path) -> None:

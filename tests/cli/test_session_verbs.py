@@ -358,3 +358,16 @@ async def test_the_last_of_a_topic_that_keeps_none() -> None:
         done = await pwire("read", "non-persistent://public/default/t", "--from", "-4", url=broker.url)
         assert (done.code, done.out) == (2, [])
         assert "keeps no messages" in done.err[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("schema", "get", "t", "--version", "9" * 5_000), "use latest, or a number from 0 on"),
+        (("txn", "--commit", "--end", f"{'9' * 5_000}:1"), "use MOST:LEAST, as in 0:12"),
+    ],
+)
+def test_numbers_of_thousands_of_digits(words: tuple[str, ...], complaint: str) -> None:
+    run = pwire_here(*words)
+    assert run.code == 2
+    assert complaint in run.err

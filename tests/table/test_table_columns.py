@@ -87,6 +87,8 @@ def test_the_broker_behind_a_proxy(tmp_path: Path, parts: int) -> None:
         ("recaptures/broker-1/a.pcap", "captures/{host}/*", None),
         ("host=other/a.pcap", "captures/{host}/*", "other"),
         ("a+b/c.pcap", "a+b/{host}.pcap", "c"),
+        ("a/b1/b1.pcap", "{host}/{host}.pcap", "b1"),
+        ("a/b1/b2.pcap", "{host}/{host}.pcap", None),
     ],
 )
 def test_the_host_of_a_file(file: str, option: str | None, host: str | None) -> None:

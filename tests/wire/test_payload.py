@@ -1,5 +1,6 @@
 """An entry opens to its messages, whatever codec, batch or chunks it came in, and stays bounded."""
 
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -28,6 +29,7 @@ from pulsarctl_wire.wire.payload import (
     Message,
     PayloadError,
     decompress,
+    decompress_all,
     open_entry,
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -207,6 +209,12 @@ def test_the_vectors_of_the_codecs(codec: int, vector: str) -> None:
     assert decompress(codec, data, len(TEXT)) == TEXT
     entry = open_entry(sent(data, compression=codec, uncompressed_size=len(TEXT)))
     assert (only(entry).payload, entry.notes) == (TEXT, [])
+
+
+def test_the_size_of_snappy_in_its_framing_format() -> None:
+    for size in (1, 895, 896, 200_000, 3 * MIB):
+        for data in (bytes(size), random.Random(size).randbytes(size)):
+            assert decompress_all(SNAPPY, bytes(cramjam.snappy.compress(data))) == data
 
 
 def test_snappy_in_its_framing_format() -> None:

@@ -207,9 +207,10 @@ class Search:
                     is_client = label.startswith("CLIENT")
                     if (is_client is self._is_client) is is_expected:
                         for suite in self._list_suites(secret):
+                            updated = secret
                             for _ in range(updates):
-                                secret = next_secret(secret, suite.hash)
-                            yield _Key(client_random, is_client, secret, suite, updates, weight)
+                                updated = next_secret(updated, suite.hash)
+                            yield _Key(client_random, is_client, updated, suite, updates, weight)
 
     def _list_suites(self, secret: bytes) -> tuple[Suite, ...]:
         if self._suite is not None:

@@ -125,8 +125,6 @@ class JobProgress:
         if read <= self._done or read >= self._size:
             return ""
         seconds = (self._clock() - self._started) * (self._size - read) / (read - self._done)
-        minutes, hours = round(seconds / 60), int(seconds // 3_600)
-        text = (
-            f"{hours} h {minutes % 60} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
-        )
+        hours, minutes = divmod(round(seconds / 60), 60)
+        text = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
         return f", about {text} left"

@@ -59,10 +59,17 @@ def sanitize(options: SanitizeOptions) -> int:
     for name, path in (("--write", options.write), ("--map", options.map)):
         if path is not None:
             console.refuse_source(name, path, [*sources, *options.read.keylogs])
-    if options.map is not None and os.path.abspath(options.map) == os.path.abspath(options.write):
+    if options.map is not None and _is_same_file(options.map, options.write):
         console.fail(f"sanitize: --map {options.map}: that is the file of --write; name another file")
     with console.errors_reported(), ExitStack() as stack:
         return _Job(options, sources, keep, stack).run()
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Return whether two paths lead to one file, which need not exist yet."""
+    if os.path.exists(one) and os.path.exists(other):
+        return os.path.samefile(one, other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _parse_kinds(texts: list[str]) -> frozenset[Kind]:

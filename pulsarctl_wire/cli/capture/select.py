@@ -26,6 +26,7 @@ _WHOLE_COST: Final = 16 * MESSAGE_COST
 """The cost in a `Budget` of a message that rule-engine converts as a whole."""
 _VOLATILE: Final = {"now", "today", "random"}
 """Symbols of the expression language whose values change between calls."""
+_MAX_DIGITS: Final = 18  # of the number of a connection; int() refuses thousands of them
 _MAX_OUTCOMES: Final = 1_024
 _MAX_VALUE: Final = 2_048
 """Limits of the cache of outcomes by field values: the number of outcomes, and the characters of a value."""
@@ -68,7 +69,7 @@ def by_topic(patterns: list[str]) -> Test:
 
 def by_connection(texts: list[str]) -> Test:
     """Test for events of connections that match a number, a port, or a part of "client:port-server:port"."""
-    numbers = {int(text) for text in texts if text.isdecimal()}
+    numbers = {int(text) for text in texts if text.isdecimal() and len(text) <= _MAX_DIGITS}
     parts = [text for text in texts if not text.isdecimal()]
     ports = {str(number) for number in numbers if number > 1023}
     return lambda event: (

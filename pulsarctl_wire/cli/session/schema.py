@@ -43,7 +43,8 @@ async def get(session: Session, options: GetOptions) -> None:
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
     version = options.version
-    if version != "latest" and not (version.isascii() and version.isdigit() and int(version) < 2**63):
+    is_number = version.isascii() and version.isdigit() and len(version) < 20 and int(version) < 2**63
+    if version != "latest" and not is_number:
         console.fail(f"--version {version}: use latest, or a number from 0 on")
     if options.raw and options.output == "json":
         console.fail("schema get: --raw cannot be combined with -o json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -161,7 +162,8 @@ def _topic(text: str) -> str:
 def _ids(text: str) -> tuple[int, int]:
     """Split MOST:LEAST. Any other text ends the command."""
     most_bits, _, least_bits = text.partition(":")
-    if not all(part.isascii() and part.isdigit() and int(part) < 2**64 for part in (most_bits, least_bits)):
+    parts = most_bits, least_bits
+    if not all(re.fullmatch("[0-9]{1,20}", part) and int(part) < 2**64 for part in parts):
         console.fail(f"--end {text}: use MOST:LEAST, as in 0:12")
     return int(most_bits), int(least_bits)
 
