@@ -90,7 +90,7 @@ __all__ = [
 ]
 
 TOPIC = "persistent://public/default/t"
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test that waits for something has failed: far more than any takes."""
 
 _P = ParamSpec("_P")
