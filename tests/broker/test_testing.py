@@ -617,6 +617,7 @@ def test_it(pulsar_broker):
 """
 
 
+@pytest.mark.slow
 def test_a_client_that_breaks_a_must_fails_its_test_if_that_is_strict(tmp_path: Path) -> None:
     assert run_pytest(tmp_path, WRONG).returncode == 0
     captures = tmp_path / "captures"

@@ -221,6 +221,7 @@ def test_values_that_cannot_be_are_an_error(column: str, value: object, tmp_path
         tables.report("findings").rows()
 
 
+@pytest.mark.slow
 def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
     """A receipt before its SEND, and a frame before the one that was sent before it, are no findings."""
     path = tmp_path / "it.pcap"

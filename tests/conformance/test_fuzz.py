@@ -116,6 +116,7 @@ PLANTED: dict[Plant, tuple[str, set[str], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_fault_is_found(plant: Plant, tmp_path: Path) -> None:
     kind, commands, sessions = PLANTED[plant]

@@ -81,6 +81,7 @@ def test_sums_are_integers_in_all_forms(opened: data.Tables) -> None:
     assert made.pandas().bytes[0] == made.rows()[0]["bytes"]
 
 
+@pytest.mark.slow
 def test_each_view_can_be_the_first_that_is_read() -> None:
     for name in VIEWS:
         with data.tables(MAIL) as tables:

@@ -111,6 +111,7 @@ def _labelled(row: Row) -> Row:
     return row | {"cluster": "east"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_rebuild_that_is_killed_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
