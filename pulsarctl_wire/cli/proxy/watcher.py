@@ -226,7 +226,7 @@ class WatchRun:
         self._follower.finish()
         if self._doctor is not None and self.options.doctor:
             self._say(summarize(self._doctor))
-        failed = self._follower.failed or self._end_findings()
+        failed = self._end_findings() or self._follower.failed
         self._err.end(FLUSH)
         return console.EXIT_OUTPUT if failed else 0
 
