@@ -1,5 +1,5 @@
 """An embedded Pulsar broker.
 
-The core is pure: `cluster/cluster.py` takes frames, times and completed storage requests in, and gives bytes
-to send, connections to close and storage requests out. `shell/` connects it to files and sockets.
+The core is pure: `core.py` takes in frames, times and completed storage requests, and gives out bytes to
+send, connections to close and storage requests. `shell/` connects it to files and sockets.
 """

@@ -4,10 +4,11 @@
     on_stored, on_read                             what storage did
     wake                                           time has passed
 
-Each call makes the core do all that it can do now. Then its owner looks at:
+Each call does all that can be done now; only `receive` and `set_writable` leave it to `wake`. Then the owner
+of the core looks at:
 
-    touched            connections with bytes to send (`out`), to be closed (`closed`), or to be read no
-                       further for a while (`throttled`)
+    take_touched       connections with bytes to send (`out`), to be closed (`closed`), or not to be read from
+                       for a while (`throttled`)
     journal            `take_commit` and `take_reads`
     wake_at            when `wake` must be called
 """
@@ -43,7 +44,7 @@ class Core(Cluster):
             {number: partial(handler, broker) for number, handler in HANDLERS.items()}
             for broker in self.brokers
         ]
-        self._connections = 0
+        self._connection_count = 0
 
     def set_time(self, ticks: int, time_ns: int) -> None:
         """Set the time: ns of a monotonic clock, and ns since the epoch."""
@@ -51,15 +52,15 @@ class Core(Cluster):
 
     def connect(self, broker: Broker, client: str, *, certificate: str = "") -> Connection:
         """Return a new connection of a client; `certificate` is the common name of its certificate."""
-        self._connections += 1
+        self._connection_count += 1
         handlers = self._handlers[broker.number]
-        connection = Connection(broker, handlers, self._connections, client, certificate)
+        connection = Connection(broker, handlers, self._connection_count, client, certificate)
         broker.accept(connection)
         self.scheduler.run()
         return connection
 
     def receive(self, connection: Connection, frame: Frame) -> None:
-        """Handle a frame that a client has sent; call `wake` after the last of those that came together."""
+        """Handle a frame of a client; call `wake` after the last frame of those that arrived together."""
         connection.receive(frame)
 
     def disconnect(self, connection: Connection) -> None:

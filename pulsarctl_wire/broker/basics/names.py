@@ -17,11 +17,11 @@ from pulsarctl_wire.errors import WireError
 _ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 DOMAINS: Final = ("persistent", "non-persistent")
-_OF_TRANSACTIONS: Final = tuple(
-    f"persistent://pulsar/system/{begin}"
-    for begin in ("transaction_coordinator_assign", "__transaction_log_")
+_TRANSACTION_PREFIXES: Final = tuple(
+    f"persistent://pulsar/system/{prefix}"
+    for prefix in ("transaction_coordinator_assign", "__transaction_log_")
 )
-_EVENTS: Final = (
+_EVENT_TOPICS: Final = (
     "__change_events",
     *(f"__transaction_buffer_snapshot{suffix}" for suffix in ("", "_segments", "_indexes")),
 )
@@ -69,13 +69,13 @@ class TopicName(NamedTuple):
     @property
     def is_of_transactions(self) -> bool:
         """Whether it is one of Pulsar's own topics for transactions, which no client may open."""
-        return self.full.startswith(_OF_TRANSACTIONS) or self.local.endswith("__transaction_pending_ack")
+        return self.full.startswith(_TRANSACTION_PREFIXES) or self.local.endswith("__transaction_pending_ack")
 
     @property
     def is_system(self) -> bool:
         """Whether it is one of Pulsar's own topics."""
         name = self.parent
-        return name.is_of_transactions or name.local in _EVENTS
+        return name.is_of_transactions or name.local in _EVENT_TOPICS
 
 
 def parse_topic(text: str) -> TopicName:
@@ -118,11 +118,12 @@ def is_entity(text: str) -> bool:
 
 
 def bundle_of(name: TopicName, bundles: int) -> int:
-    """Return the number of the bundle that a topic is in, of so many equal ones in its namespace."""
+    """Return the number of a topic's bundle; its namespace is cut into `bundles` equal ones."""
     return zlib.crc32(name.full.encode("utf-8", "surrogateescape")) * bundles >> 32
 
 
 def bundle_range(number: int, bundles: int) -> str:
-    """Return a bundle's name, such as 0x40000000_0x80000000."""
-    bounds = [(limit << 32) // bundles - (limit == bundles) for limit in (number, number + 1)]
+    """Return the name of bundle `number` of `bundles`, such as 0x40000000_0x80000000."""
+    # the last bound is 0xffffffff
+    bounds = [(index << 32) // bundles - (index == bundles) for index in (number, number + 1)]
     return "_".join(f"0x{bound:08x}" for bound in bounds)

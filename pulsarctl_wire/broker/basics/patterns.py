@@ -1,7 +1,8 @@
 """Regular expressions of clients, matched in bounded time and memory.
 
-Pulsar uses RE2/J for these, and Java's own engine for what RE2/J lacks, such as lookarounds. Here it is
-`regex`, which supports both and has a time limit; expressions that would make it large are refused.
+Pulsar uses RE2/J for these, and Java's own engine for what RE2/J lacks, such as lookarounds. This broker uses
+the package `regex`, which knows the syntax of both and has a time limit; expressions that would take too much
+memory when compiled are refused.
 """
 
 import math
@@ -13,14 +14,14 @@ import regex
 
 _MAX_LENGTH: Final = 5_000
 _MAX_REPEATS: Final = 1_000
-"""The largest product of all counts in braces: repeated parts are compiled that often."""
+"""The largest product of all counts in braces: repeated parts are compiled once per repetition."""
 
 _LIST_SECONDS: Final = 0.25
 _MIN_SECONDS: Final = 0.001
 """The time limit for a list of names together, and what each name may take in any case."""
 
 _COUNTS: Final = re.compile(r"\{(\d*),?(\d*)\}")
-_UNKNOWN: Final = re.compile(
+_UNKNOWN_SYNTAX: Final = re.compile(
     r"\(\?(?![:=!>]|<[=!a-zA-Z]|[imsux]*(?:-[imsux]+)?[:)])|(?<!\\)(?<!\\[pP])\{(?!\d+(?:,\d*)?\})"
 )
 """Syntax of `regex` that Java does not know: recursion, conditions, approximate matches."""
@@ -49,7 +50,7 @@ class Pattern:
         repeats = math.prod(max(int(low or 0), int(high or 0), 1) for low, high in _COUNTS.findall(text))
         if len(text) > _MAX_LENGTH or repeats > _MAX_REPEATS:
             raise TooComplex("it is too large")
-        if match := _UNKNOWN.search(text):
+        if match := _UNKNOWN_SYNTAX.search(text):
             raise _make_error("Unknown construct", text, match.start())
         try:
             self._pattern = regex.compile(text)

@@ -15,14 +15,14 @@ class Refused(WireError):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of an answer that say this."""
+        """The fields of an answer that report the refusal."""
         return {"error": ServerError.Value(self.code), "message": str(self)}
 
 
 def java_refusal(code: str, text: str, kind: str = "") -> Refused:
     """Return a Refused whose message starts with the name of Pulsar's Java exception, as clients see it.
 
-    `kind` is that class; the default is `code` + "Exception".
+    `kind` is the class of that exception; the default is `code` + "Exception".
     """
     kind = kind or f"{code}Exception"
     return Refused(code, f"org.apache.pulsar.broker.service.BrokerServiceException${kind}: {text}")

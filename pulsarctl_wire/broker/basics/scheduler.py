@@ -91,7 +91,7 @@ class Scheduler:
         return Completion(self)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call `call` in `seconds`."""
+        """Call `call` in `seconds`; return the timer, which can be cancelled."""
         self._count += 1
         timer = Timer(call)
         heappush(self._timers, (self.ticks + int(seconds * 1e9), self._count, timer))
@@ -104,7 +104,7 @@ class Scheduler:
         return completion
 
     def spawn(self, coroutine: Coroutine[Any, None, T]) -> "Completion[T]":
-        """Run a coroutine until it has to wait, then as it can go on; the completion has its result."""
+        """Run a coroutine until it has to wait, and resume it later; return a completion of its result."""
         outcome: Completion[T] = Completion(self)
 
         def step() -> None:

@@ -5,13 +5,13 @@ They are the fields of ServiceConfiguration and the lines of broker.conf and sta
 
 from typing import Final
 
-_FAMILIES: Final = """
+_PREFIX_LINES: Final = """
 additional bookkeeper brokerClientSsl brokerClientTls configurationMetadata configurationStore db expose
 functions gcs http loadBalanc managedCursor managedLedgerCache managedLedgerCursor managedLedgerDefault
 managedLedgerOffload metadataStore num packages pulsarChannel replicat sasl tlsKeyStore tlsTrustStore
 transactionBuffer transactionLog transactionPendingAck webServiceTls webSocket zooKeeper zookeeper
 """
-_NAMES: Final = """
+_NAME_LINES: Final = """
 aggregatePublisherStatsByProducerName allowAclChangesOnNonExistentTopics allowLoopback
 allowOverrideEntryFilters athenzDomainNames authenticateMetricsEndpoint authorizationProvider
 autoSkipNonRecoverableData bindAddresses bookieId bootstrapNamespaces brokerClientAuthenticationParameters
@@ -79,9 +79,9 @@ useSeparateThreadPoolForProtocolHandlers webServiceHaProxyProtocolEnabled webSer
 webServiceTrustXForwardedFor
 """
 
-NAMES: Final = frozenset(_NAMES.split())
-_PREFIXES: Final = tuple(_FAMILIES.split())
-"""Beginnings of all other names: of parts that this broker does not have."""
+NAMES: Final = frozenset(_NAME_LINES.split())
+_PREFIXES: Final = tuple(_PREFIX_LINES.split())
+"""What all other such names begin with: settings of parts that this broker does not have."""
 
 
 def has_no_effect(name: str) -> bool:

@@ -1,6 +1,6 @@
 """The broker's settings, with the names and defaults of Pulsar's standalone.conf.
 
-What that file does not set has the default of Pulsar's ServiceConfiguration. Times are as the names say.
+What that file does not set has the default of Pulsar's ServiceConfiguration. Units are as the names say.
 """
 
 import re
@@ -12,7 +12,7 @@ from pulsarctl_wire.errors import SettingsError
 
 
 class Settings:
-    """Lines of standalone.conf that have an effect here. (A dataclass would take 3 ms.)"""
+    """Lines of standalone.conf that have an effect here. (A dataclass would take 3 ms to import.)"""
 
     acknowledgmentAtBatchIndexLevelEnabled: bool = False
     activeConsumerFailoverConsistentHashing: bool = False
@@ -178,58 +178,58 @@ _RANGES: Final = {
     "maxMessageSize": (1, 2**31 - 1),
     "subscriptionKeySharedConsistentHashingReplicaPoints": (1, 10_000),
 }
-_ANY: Final = (-(2**63), 2**63 - 1)
+_INT64: Final = (-(2**63), 2**63 - 1)
 _MAX_LISTED: Final = 8
 
 
 def parse_settings(lines: Mapping[str, object]) -> Settings:
-    """Return the settings that these lines (values, or texts as in a file) change from the defaults.
+    """Return the default settings, changed by `lines`: name -> value, or text as in a file.
 
     Unknown keys are left out; `notes_on` reports them. Raises SettingsError.
     """
-    return Settings(**{name: _value(name, value) for name, value in lines.items() if name in FIELDS})
+    return Settings(**{name: _parse_value(name, value) for name, value in lines.items() if name in FIELDS})
 
 
-def _value(name: str, value: object) -> Any:
+def _parse_value(name: str, value: object) -> Any:
     kind = FIELDS[name]
     if isinstance(value, str):
         value = value.strip()
         if not value and kind is not str and kind != tuple[str, ...]:
             return None if kind == int | None else getattr(Settings, name)
     if kind is bool:
-        return _boolean(name, value)
+        return _parse_boolean(name, value)
     if kind is float:
-        return _number(name, value, float)
+        return _parse_number(name, value, float)
     if kind == tuple[str, ...]:
         return _parse_list(name, value)
     if kind is str:
         if isinstance(value, str) and value in CHOICES.get(name, (value,)):
             return value
-        raise _wrong(name, value, f"one of {', '.join(CHOICES[name])}" if name in CHOICES else "a text")
+        raise _make_error(name, value, f"one of {', '.join(CHOICES[name])}" if name in CHOICES else "a text")
     if value is None and kind is not int:
         return None
-    number = _number(name, value, int)
-    low, high = _RANGES.get(name, _ANY)
+    number = _parse_number(name, value, int)
+    low, high = _RANGES.get(name, _INT64)
     if low <= number <= high:
         return number
-    raise _wrong(name, value, f"a number from {low} to {high}")
+    raise _make_error(name, value, f"a number from {low} to {high}")
 
 
-def _boolean(name: str, value: object) -> bool:
+def _parse_boolean(name: str, value: object) -> bool:
     if isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower(), value)
     if isinstance(value, bool):
         return value
-    raise _wrong(name, value, "true or false")
+    raise _make_error(name, value, "true or false")
 
 
-def _number(name: str, value: object, kind: type[int] | type[float]) -> Any:
+def _parse_number(name: str, value: object, kind: type[int] | type[float]) -> Any:
     expected = "a whole number" if kind is int else "a number"
     if isinstance(value, str):
         if not re.fullmatch(r"[-+]?\d{1,19}" + ("" if kind is int else r"(\.\d{1,19})?"), value, re.ASCII):
-            raise _wrong(name, value, expected)
+            raise _make_error(name, value, expected)
     elif isinstance(value, bool) or not isinstance(value, (int, kind)):
-        raise _wrong(name, value, expected)
+        raise _make_error(name, value, expected)
     return kind(value)
 
 
@@ -237,10 +237,10 @@ def _parse_list(name: str, value: object) -> tuple[str, ...]:
     texts = value.split(",") if isinstance(value, str) else value
     if isinstance(texts, (list, tuple, set, frozenset)) and all(isinstance(text, str) for text in texts):
         return tuple(text.strip() for text in texts if text.strip())
-    raise _wrong(name, value, "texts with commas between them")
+    raise _make_error(name, value, "texts with commas between them")
 
 
-def _wrong(name: str, value: object, expected: str) -> SettingsError:
+def _make_error(name: str, value: object, expected: str) -> SettingsError:
     text = value if isinstance(value, str) else repr(value)
     return SettingsError(f"{name}={text[:200]}: it must be {expected}")
 
@@ -251,7 +251,7 @@ def unknown_in(lines: Mapping[str, object]) -> list[str]:
         return []
     from pulsarctl_wire.broker.basics.setting_names import has_no_effect
 
-    return [_unknown(name) for name in lines if name not in FIELDS and not has_no_effect(name)]
+    return [_describe_unknown(name) for name in lines if name not in FIELDS and not has_no_effect(name)]
 
 
 def notes_on(lines: Mapping[str, object]) -> list[str]:
@@ -271,14 +271,15 @@ def notes_on(lines: Mapping[str, object]) -> list[str]:
     return notes
 
 
-def _unknown(name: str) -> str:
+def _describe_unknown(name: str) -> str:
     from difflib import get_close_matches
 
     from pulsarctl_wire.broker.basics.setting_names import NAMES
 
-    lower = {known.lower(): known for known in NAMES | FIELDS.keys()}
-    matches = get_close_matches(name[:100].lower(), lower, 1)
-    return f"{name}: Pulsar has no such setting{f'; did you mean {lower[matches[0]]}?' if matches else ''}"
+    settings = {setting.lower(): setting for setting in NAMES | FIELDS.keys()}
+    matches = get_close_matches(name[:100].lower(), settings, 1)
+    suggestion = f"; did you mean {settings[matches[0]]}?" if matches else ""
+    return f"{name}: Pulsar has no such setting{suggestion}"
 
 
 def read_conf(path: str | Path) -> dict[str, str]:
