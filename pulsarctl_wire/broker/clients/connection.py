@@ -2,8 +2,8 @@
 
     start --CONNECT--> (connecting -->) connected --> closed
 
-CONNECT in any other state, and any other command before `connected`, closes without an answer. PING,
-PONG and AUTH_RESPONSE are accepted at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
+CONNECT in any other state, and any other command before `connected`, closes the connection without an
+answer. PING, PONG and AUTH_RESPONSE are accepted at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
 """
 
 import struct
@@ -43,7 +43,7 @@ _FEATURES: Final = {
 }
 _PING: Final = build_frame(build_command("PING"))
 _PONG: Final = build_frame(build_command("PONG"))
-_RECEIPT: Final = BaseCommand(type=BaseCommand.SEND_RECEIPT)  # reused, as there are so many
+_RECEIPT: Final = BaseCommand(type=BaseCommand.SEND_RECEIPT)  # reused for all receipts, as there are many
 _SIZES: Final = struct.Struct(">II").pack
 
 Deferred = Coroutine[Any, None, None]
@@ -53,7 +53,7 @@ Handler = Callable[["Connection", Any, Frame], Deferred | None]
 """Handles a client's command: gets the connection, the command's sub-message, and the frame."""
 
 MAX_UNSENT_BYTES: Final = 1 << 18
-"""With more bytes than these in `out`, consumers get no messages until the owner has taken them."""
+"""With more bytes than these in `out`, consumers get no messages until the owner calls `set_writable`."""
 
 START, CONNECTING, CONNECTED, CLOSED = range(4)
 STATES: Final = ("start", "connecting", "connected", "closed")
@@ -69,7 +69,7 @@ class Host(Protocol):
     """Whether so many bytes wait to be stored that connections must not be read from."""
 
     def buffer(self, size: int) -> None:
-        """Add `size` bytes (or subtract, if negative) to those that wait to be stored."""
+        """Add `size`, which may be negative, to the number of bytes that wait to be stored."""
 
     def touch(self, connection: "Connection") -> None:
         """Have the owner look at a connection."""
@@ -82,7 +82,7 @@ class Endpoint(Protocol):
     """What has an id on a connection, such as a producer."""
 
     def leave(self) -> None:
-        """Leave, as the connection has ended."""
+        """Leave, as the connection has ended or the client closes the id."""
 
 
 class Receiver(Endpoint, Protocol):
@@ -109,24 +109,24 @@ class Opening:
 
 
 class Connection:
-    """A connection to a broker; `client` is the client's address, and `address` as Pulsar shows it.
+    """A connection to a broker; `client` is the client's address, `address` the same as Pulsar shows it.
 
-    `out` are bytes to be sent; the owner takes them. `version` is the protocol version of both sides.
+    `out` has bytes to be sent; the owner takes them. `version` is the lower of both sides' protocol versions.
     `paused`: the client reads too slowly. `throttled`: the client must not be read from for now.
     """
 
     def __init__(
-        self, host: Host, handlers: Mapping[int, Handler], number: int, client: str, certificate: str = ""
+        self, broker: Host, handlers: Mapping[int, Handler], number: int, client: str, certificate: str = ""
     ) -> None:
-        self._broker = host
+        self._broker = broker
         self._handlers = handlers
-        self.scheduler: Scheduler = host.scheduler
-        self.settings = host.settings
+        self.scheduler: Scheduler = broker.scheduler
+        self.settings = broker.settings
         self.number = number
         self.client = client
         self.address = f"/{client}"
         self.certificate = certificate
-        self.identity = Identity(self, host.access, host.settings, host.scheduler)
+        self.identity = Identity(self, broker.access, broker.settings, broker.scheduler)
         self.state = START
         self.version = 0
         self.client_version = ""
@@ -144,9 +144,9 @@ class Connection:
         self._recently_closed: dict[int, int] = {}  # producer -> ticks until which its SENDs are ignored
         self._paused_until = 0
         self._probe: Completion[bool] | None = None
-        self._pinged = False
+        self._is_ping_unanswered = False
         self._timer: Timer | None = None
-        self._keep_alive()
+        self._schedule_ping()
 
     @property
     def host(self) -> str:
@@ -155,7 +155,7 @@ class Connection:
 
     # -- keep-alive
 
-    def _keep_alive(self) -> None:
+    def _schedule_ping(self) -> None:
         seconds = self.settings.keepAliveIntervalSeconds
         if seconds > 0:
             self._timer = self.scheduler.call_later(seconds, self._on_interval)
@@ -164,13 +164,13 @@ class Connection:
         """Send PING at the end of a keep-alive interval; close if the last one was not answered."""
         if self.closed:
             return
-        if self.state != CONNECTED or self._pinged:
+        if self.state != CONNECTED or self._is_ping_unanswered:
             self.close()
             return
         if self.version > 0:
-            self._pinged = True
+            self._is_ping_unanswered = True
             self.write(_PING)
-        self._keep_alive()
+        self._schedule_ping()
 
     def probe(self) -> "Completion[bool]":
         """Return whether the client still answers: send PING, and wait some seconds for any frame."""
@@ -202,7 +202,7 @@ class Connection:
     def _receive(self, frame: Frame) -> None:
         if self.state == CLOSED:
             return
-        self._pinged = False
+        self._is_ping_unanswered = False
         if self._probe is not None:
             self._probe.resolve(True)
         kind = frame.type
@@ -288,7 +288,7 @@ class Connection:
 
     @staticmethod
     def text(value: str | bytes) -> str:
-        """Return a received string; it may not be UTF-8."""
+        """Return a received string as text, even if it is not UTF-8."""
         return as_text(value)
 
     def read_pairs(self, received: Sequence[Any]) -> dict[str, str]:
@@ -360,9 +360,9 @@ class Connection:
         redelivered: int = 0,
         ack_set: Iterable[int] = (),
     ) -> None:
-        """Send MESSAGE; an `epoch` below 0 is not sent.
+        """Send MESSAGE; `redelivered` is the redelivery count, and an `epoch` below 0 is not sent.
 
-        Clients of old versions get no batches, no checksums, no broker entry metadata.
+        Old clients get no checksums or broker entry metadata. Below version 4, a batch closes the connection.
         """
         metadata = entry.metadata
         if self.version < 4 and metadata is not None and metadata.HasField("num_messages_in_batch"):
@@ -394,7 +394,7 @@ class Connection:
         return is_exposed and self.version >= 18 and self.features.supports_broker_entry_metadata
 
     def tell_migrated(self, number: int, urls: tuple[str, str], *, producer: bool) -> None:
-        """Send that the topic of a producer or consumer has moved to another cluster."""
+        """Send that the topic of producer or consumer `number` has moved: the new `urls` (plain, TLS)."""
         if self.version >= 20:
             kind = CommandTopicMigrated.Producer if producer else CommandTopicMigrated.Consumer
             self.send(
@@ -430,7 +430,10 @@ class Connection:
     # -- flow control
 
     def count_publishing(self, change: int, size: int) -> None:
-        """Count SENDs and bytes that are being stored, and stop reading while there are too many."""
+        """Add `change` SENDs of `size` bytes (or subtract, if negative) to those being stored.
+
+        While there are too many, the client is not read from.
+        """
         self.pending += change
         self._broker.buffer(size)
         if self.throttled or self.pending >= self._max_pending:

@@ -37,7 +37,7 @@ class Client(Protocol):
 
 
 class Identity:
-    """The identity of a client: `role`, or `original` if it is a proxy acting for another client."""
+    """The identity of a client: its `role`, and `original`, the role for which it acts if it is a proxy."""
 
     def __init__(self, client: Client, access: Access, settings: Settings, scheduler: Scheduler) -> None:
         self._client = client
@@ -47,7 +47,7 @@ class Identity:
         self.role = Role("")
         self.original = Role("")
         self._method = ""
-        self._original_method = ""  # if the proxy forwards the client's own credentials
+        self._original_method = ""  # empty unless a proxy forwards the credentials of its client
         self._is_challenged = False
 
     @property
@@ -93,14 +93,14 @@ class Identity:
         self._scheduler.call_later(seconds, self._check_expiry)
 
     def _check_expiry(self) -> None:
-        """Ask for new credentials once they have expired; close if there are none at the next check."""
+        """Ask for new credentials once the old ones have expired; close if none come by the next check."""
         client = self._client
         is_forwarded = bool(self._original_method)
         expiry_ms = (self.original if is_forwarded else self.role).expires_ms
         if client.closed:
             return
         if expiry_ms is not None and expiry_ms <= self._scheduler.time_ms:
-            is_unrefreshable = self.original.name and not is_forwarded  # a proxy has no newer ones
+            is_unrefreshable = self.original.name and not is_forwarded  # a proxy has no newer credentials
             if is_unrefreshable or self._is_challenged or not client.features.supports_auth_refresh:
                 client.close()
                 return

@@ -20,7 +20,7 @@ def hash_topics(names: list[str]) -> str:
 
 
 def without_domain(pattern: str) -> str:
-    """Return a pattern for names without their domain. Raises Refused."""
+    """Return a pattern without its domain, for names without theirs. Raises Refused."""
     prefix, separator, rest = pattern.partition("://")
     if not separator:
         return pattern
@@ -51,7 +51,7 @@ def select_matching(pattern: Pattern, names: Iterable[TopicName]) -> list[TopicN
 
 
 class Watcher(NamedTuple):
-    """A list of topics that a client watches; `number` is the client's id of it."""
+    """A list of topics that a client watches; `number` is the client's id for it."""
 
     connection: Connection
     number: int
@@ -67,7 +67,7 @@ class Watchers:
         self._watchers: dict[tuple[int, int], Watcher] = {}
 
     def add(self, watcher: Watcher) -> Watcher:
-        """Add a watcher; if the client has one with this number, that one stays, and is returned."""
+        """Add and return a watcher; if the connection has one with this number, keep and return that one."""
         return self._watchers.setdefault((watcher.connection.number, watcher.number), watcher)
 
     def remove(self, connection: Connection, number: int) -> None:
