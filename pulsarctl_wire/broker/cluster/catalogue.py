@@ -30,7 +30,7 @@ class Catalogue:
         ] or [name]
 
     def can_create(self, name: TopicName) -> bool:
-        """Return whether a client's use may create a topic."""
+        """Return whether a topic may be created because a client uses it."""
         if name.is_system:
             return True
         if name.partition >= 0 and (partitions := self._namespaces.count_partitions(name.parent)):
@@ -57,7 +57,7 @@ class Catalogue:
         self._watchers.on_change(name, is_created=True)
 
     def default_partitions(self, name: TopicName) -> int:
-        """Return the number of partitions of topics that clients create by use; 0: not partitioned."""
+        """Return how many partitions a topic gets when a client's use creates it; 0: not partitioned."""
         override = self._namespaces.get_policies(name.namespace).get("autoTopicCreationOverride") or {}
         kind = override.get("topicType") or self._settings.allowAutoTopicCreationType
         partitions: int = override.get("defaultNumPartitions") or self._settings.defaultNumPartitions

@@ -51,11 +51,11 @@ class Broker:
         self.topics: dict[str, AnyTopic] = {}
         self.connections: dict[int, Connection] = {}
         self._opening: dict[str, Completion[AnyTopic]] = {}
-        self._names = 0
+        self._name_count = 0
         self._run = self.journal.next_number("run")
         self.rates = Rates(self.scheduler, self.topics)
         self.alive = True
-        self._lookups = (0, 0)  # ticks of the last one, and how many in the same tick
+        self._lookups = (0, 0)  # ticks of the last lookup, and the number of lookups in that tick
         self._max_buffered = self.settings.maxMessagePublishBufferSizeInMB << 20
         self._buffered = 0
         self.is_full = False
@@ -84,14 +84,14 @@ class Broker:
 
     def admit_lookup(self) -> None:
         """Count a lookup. Raises Refused if more came in one tick than may be under way at once."""
-        ticks, number = self._lookups
+        ticks, count = self._lookups
         now = self.scheduler.ticks
-        self._lookups = now, number + 1 if ticks == now else 1
+        self._lookups = now, count + 1 if ticks == now else 1
         if self._lookups[1] > self.settings.maxConcurrentLookupRequest:
             raise Refused("TooManyRequests", "Failed due to too many pending lookup requests")
 
     def buffer(self, size: int) -> None:
-        """Add `size` bytes (or subtract, if negative) to those that wait to be stored."""
+        """Add `size`, which may be negative, to the number of bytes that wait to be stored."""
         self._buffered += size
         limit = self._max_buffered
         is_full = self._buffered > (limit // 2 if self.is_full else limit)
@@ -102,8 +102,8 @@ class Broker:
 
     def make_producer_name(self) -> str:
         """Return a new producer name; it is unique once the journal's current state is durable."""
-        self._names += 1
-        return f"{self.settings.clusterName}-{self._run}-{self._names - 1}"
+        self._name_count += 1
+        return f"{self.settings.clusterName}-{self._run}-{self._name_count - 1}"
 
     # -- topics
 
@@ -180,7 +180,7 @@ class Broker:
         self.topics.clear()
 
     async def unload(self, topic: AnyTopic, **close_fields: Any) -> None:
-        """Close a topic; it is loaded again when a client asks for it."""
+        """Close a topic, with `close_fields` for its clients; it is loaded again when a client needs it."""
         await topic.close(**close_fields)
         if self.topics.get(topic.name.full) is topic:
             del self.topics[topic.name.full]
@@ -259,10 +259,10 @@ class Cluster:
         return self._owners.setdefault(self._bundle(name), broker)
 
     def find_owner(self, broker: Broker, name: TopicName, authoritative: bool) -> tuple[Broker, bool, bool]:
-        """Return what `broker` answers a lookup: a broker, whether to ask there again, and `authoritative`.
+        """Return how `broker` answers a lookup: a broker, whether to ask that one again, and `authoritative`.
 
-        If nobody owns the topic, the leader chooses a broker; one that is asked authoritatively takes it.
-        Raises Refused.
+        If the topic has no owner, the leader chooses one. A broker becomes the owner by an authoritative
+        lookup, or as the leader by choosing itself. Raises Refused.
         """
         if self.is_moving(name):
             raise Refused("ServiceNotReady", f"Namespace bundle {self.bundle_of(name)} is being unloaded")
@@ -291,7 +291,7 @@ class Cluster:
     async def unload_bundle(
         self, name: TopicName, next_owner: Broker | None = None, *, tell: bool = False
     ) -> None:
-        """Take a topic's bundle from its owner; `next_owner` owns it next; if `tell`, clients learn that."""
+        """Give a topic's bundle to `next_owner`; None: to nobody. If `tell`, clients learn the new owner."""
         close_fields: dict[str, str] = {}
         if next_owner is not None and tell:
             close_fields["assignedBrokerServiceUrl"] = next_owner.service_url
@@ -319,11 +319,11 @@ class Cluster:
         completion.resolve(None)
 
     def kill(self, broker: Broker) -> None:
-        """Kill a broker, unless it is the last one alive: nobody owns its bundles then."""
+        """Kill a broker, unless it is the last one alive. Nobody owns its bundles afterwards."""
         if sum(member.alive for member in self.brokers) > 1:
-            self._end(broker)
+            self._kill(broker)
 
-    def _end(self, broker: Broker) -> None:
+    def _kill(self, broker: Broker) -> None:
         broker.kill()
         self._owners = {bundle: owner for bundle, owner in self._owners.items() if owner is not broker}
         self.scheduler.run()
@@ -334,11 +334,11 @@ class Cluster:
 
     def restart(self, broker: Broker) -> None:
         """Kill and start a broker, which may be the only one."""
-        self._end(broker)
+        self._kill(broker)
         self.start(broker)
 
     async def unload(self, namespace: str, bundle: str = "") -> None:
-        """Close the topics of a namespace, or of one of its bundles, which has no owner then."""
+        """Take all bundles of a namespace, or one of them, from their owners, and close their topics."""
         for key in [key for key in self._owners if key[0] == namespace]:
             if bundle in ("", self.bundle_name(*key)):
                 await self._unload(key)
@@ -372,7 +372,7 @@ class Cluster:
         return any(name.full in broker.topics for broker in self.brokers)
 
     async def load(self, name: TopicName, preferred: Broker | None = None) -> AnyTopic:
-        """Return a topic that exists, loaded by its owner: `preferred` if it has none. Raises Refused."""
+        """Return a topic that exists, loaded by its owner; without one, by `preferred`. Raises Refused."""
         while True:
             while (moving := self._moving.get(self._bundle(name))) is not None:
                 await moving
@@ -403,16 +403,16 @@ class Cluster:
         await self.journal.sync()
 
     async def add_partitions(self, name: TopicName, partitions: int) -> None:
-        """Add partitions to a partitioned topic, with the subscriptions that the others have."""
-        former = self.catalogue.list_partitions(name)
+        """Add partitions, up to `partitions` in all, with the durable subscriptions of the first one."""
+        old_partitions = self.catalogue.list_partitions(name)
         properties = self.namespaces.partitioned[name.full]["properties"]
         await self.catalogue.create_partitioned(name, partitions, properties)
         if not name.is_persistent:
             return
-        first = await self.load(former[0])
-        assert isinstance(first, PersistentTopic)
-        names = [item.name for item in first.subscriptions.values() if item.cursor.durable]
-        for partition in self.catalogue.list_partitions(name)[len(former) :]:
+        first_topic = await self.load(old_partitions[0])
+        assert isinstance(first_topic, PersistentTopic)
+        names = [item.name for item in first_topic.subscriptions.values() if item.cursor.durable]
+        for partition in self.catalogue.list_partitions(name)[len(old_partitions) :]:
             topic = await self.load(partition)
             assert isinstance(topic, PersistentTopic)
             for subscription in names:

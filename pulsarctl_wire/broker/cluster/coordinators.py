@@ -1,6 +1,6 @@
 """The transaction coordinators (PIP-31): open transactions, what they touch, and their end.
 
-Rows of "transactions": most/least -> {ttl, opened, owner, topics, subscriptions}.
+Rows of "transactions": "most/least" bits of the id -> {ttl, opened, owner, topics, subscriptions}.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,7 +24,7 @@ COORDINATORS: Final = 1
 class Coordinators:
     """The transaction coordinators of a cluster.
 
-    `topic` returns a topic by its name, loaded by its owner; None if there is none.
+    `load_topic` returns a topic by its name, loaded by its owner; None if there is none.
     """
 
     def __init__(
@@ -33,17 +33,17 @@ class Coordinators:
         scheduler: Scheduler,
         journal: Journal,
         namespaces: Namespaces,
-        topic: Callable[[str], Awaitable[PersistentTopic | None]],
+        load_topic: Callable[[str], Awaitable[PersistentTopic | None]],
     ) -> None:
         self._settings = settings
         self._scheduler = scheduler
         self._journal = journal
-        self._topic = topic
+        self._load_topic = load_topic
         self._rows = journal.table("transactions")
         self._loaded: set[int] = set()
         self._timers: dict[Id, Timer] = {}
-        self._ending: dict[Id, str] = {}
-        """Transactions whose END_TXN is under way -> their status."""
+        self._end_statuses: dict[Id, str] = {}
+        """The status of each transaction that is being ended."""
         if settings.transactionCoordinatorEnabled:
             namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
             scheduler.ready.append(self._restore)
@@ -103,7 +103,7 @@ class Coordinators:
 
     def get_open(self, txn: Id) -> Row:
         """Return the row of an open transaction that is not being ended. Raises Refused."""
-        if (status := self._ending.get(txn)) is not None:
+        if (status := self._end_statuses.get(txn)) is not None:
             text = f"Expect Txn `{text_of(txn)}` to be in OPEN status but it is in {status} status"
             raise Refused("InvalidTxnStatus", text)
         return self.get(txn)
@@ -119,19 +119,19 @@ class Coordinators:
     async def end(self, txn: Id, *, commit: bool) -> None:
         """Commit or abort a transaction. Raises Refused."""
         row = self.get_open(txn)
-        self._ending[txn] = "COMMITTING" if commit else "ABORTING"
+        self._end_statuses[txn] = "COMMITTING" if commit else "ABORTING"
         try:
             await self._end(txn, row, commit=commit)
         except InvalidName as error:  # names are not checked when they are added
             raise Refused("UnknownError", str(error)) from None
         finally:
-            del self._ending[txn]
+            del self._end_statuses[txn]
 
     async def _end(self, txn: Id, row: Row, *, commit: bool) -> None:
         topics: dict[str, PersistentTopic | None] = {}
         while names := [name for name in _list_topics(row) if _is_missing(topics, name)]:
             for name in names:
-                topics[name] = await self._topic(name)
+                topics[name] = await self._load_topic(name)
             row = self.get(txn)  # Refused if it ended meanwhile
         for name in row["topics"]:
             if (topic := topics[name]) is not None:

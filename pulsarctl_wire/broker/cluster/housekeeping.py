@@ -15,14 +15,14 @@ EVICTION_TARGET: Final = 0.9
 Check = Callable[[Broker], Coroutine[Any, None, None]]
 
 
-def _topics(broker: Broker) -> list[PersistentTopic]:
+def _list_persistent(broker: Broker) -> list[PersistentTopic]:
     topics = list(broker.topics.values())
     return [topic for topic in topics if isinstance(topic, PersistentTopic) and not topic.closed]
 
 
 async def expire(broker: Broker) -> None:
     """Acknowledge messages that are older than their time to live."""
-    for topic in _topics(broker):
+    for topic in _list_persistent(broker):
         ttl = topic.policies.get_limit("message_ttl_in_seconds", topic.settings.ttlDurationDefaultInSeconds)
         if ttl > 0:
             index = await topic.find_index_at(topic.scheduler.time_ms - ttl * 1000)
@@ -32,7 +32,7 @@ async def expire(broker: Broker) -> None:
 
 async def compact(broker: Broker) -> None:
     """Compact topics with many new bytes since their last compaction."""
-    for topic in _topics(broker):
+    for topic in _list_persistent(broker):
         default = topic.settings.brokerServiceCompactionThresholdInBytes
         threshold = topic.policies.get_limit("compaction_threshold", default)
         if threshold > 0 and topic.log.estimate_size_from(topic.get_compaction_cursor().mark) > threshold:
@@ -41,7 +41,7 @@ async def compact(broker: Broker) -> None:
 
 async def trim(broker: Broker) -> None:
     """Delete entries that are acknowledged and not retained."""
-    for topic in _topics(broker):
+    for topic in _list_persistent(broker):
         topic.trim()
 
 
@@ -49,7 +49,7 @@ async def check_quotas(broker: Broker) -> None:
     """Act on backlogs that exceed their quotas."""
     if not broker.settings.backlogQuotaCheckEnabled:
         return
-    for topic in _topics(broker):
+    for topic in _list_persistent(broker):
         for quota in topic.policies.get_quotas():
             if not await topic.exceeds(quota):
                 continue
@@ -60,7 +60,7 @@ async def check_quotas(broker: Broker) -> None:
 
 
 async def _evict(topic: PersistentTopic, quota: Quota) -> None:
-    """Acknowledge the oldest messages in the largest backlogs."""
+    """Acknowledge the oldest messages, so that every backlog is within `quota`."""
     if quota.seconds > 0:
         index = await topic.find_index_at(topic.scheduler.time_ms - quota.seconds * 1000)
     else:
@@ -78,7 +78,7 @@ async def _evict(topic: PersistentTopic, quota: Quota) -> None:
 
 async def expire_subscriptions(broker: Broker) -> None:
     """Delete subscriptions that have had no consumer for too long."""
-    for topic in _topics(broker):
+    for topic in _list_persistent(broker):
         now_ms = topic.scheduler.time_ms
         minutes = topic.policies.get_limit(
             "subscription_expiration_time_minutes", topic.settings.subscriptionExpirationTimeMinutes
@@ -97,7 +97,7 @@ async def delete_unused(broker: Broker) -> None:
 
 
 async def _delete_parent(broker: Broker, name: TopicName) -> None:
-    """Delete a partitioned topic without partitions, if the settings say so."""
+    """Delete a partitioned topic that has no partitions left, if the settings say so."""
     cluster, is_enabled = broker.cluster, broker.settings.brokerDeleteInactivePartitionedTopicMetadataEnabled
     if is_enabled and not any(
         part.full in cluster.namespaces.topics for part in cluster.catalogue.list_partitions(name)
@@ -108,7 +108,7 @@ async def _delete_parent(broker: Broker, name: TopicName) -> None:
 async def forget_producers(broker: Broker) -> None:
     """Forget the sequence ids of producers that left long ago."""
     minutes = broker.settings.brokerDeduplicationProducerInactivityTimeoutMinutes
-    for topic in _topics(broker):
+    for topic in _list_persistent(broker):
         topic.forget_producers(topic.scheduler.time_ms - minutes * 60_000)
 
 
@@ -132,7 +132,7 @@ def _is_unused(topic: AnyTopic, now_ms: int) -> bool:
     return not topic.subscriptions
 
 
-def _checks(settings: Settings) -> dict[Check, float]:
+def _list_checks(settings: Settings) -> dict[Check, float]:
     """Return the checks, in order, with the seconds between two runs; 0: never."""
     return {
         expire: settings.messageExpiryCheckIntervalInMinutes * 60,
@@ -147,7 +147,7 @@ def _checks(settings: Settings) -> dict[Check, float]:
 
 async def run(broker: Broker) -> None:
     """Run all checks once."""
-    for check in _checks(broker.settings):
+    for check in _list_checks(broker.settings):
         await check(broker)
 
 
@@ -159,6 +159,6 @@ def start(broker: Broker) -> None:
             await broker.scheduler.sleep(seconds)
             await check(broker)
 
-    for check, seconds in _checks(broker.settings).items():
+    for check, seconds in _list_checks(broker.settings).items():
         if seconds > 0:
             broker.scheduler.start(repeat(check, seconds))

@@ -16,7 +16,7 @@ from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ProducerAccessMode, Schema
 
 MAX_LISTED: Final = 100
-"""The most items in a list of entries, ranges, ledgers or transactions: the first ones; the last ledgers."""
+"""The most items in a list: the first entries, ranges or transactions, and the last ledgers."""
 
 
 def report_state(cluster: Cluster) -> dict[str, Any]:
