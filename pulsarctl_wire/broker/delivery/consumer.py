@@ -15,7 +15,7 @@ FAILOVER: Final = CommandSubscribe.Failover
 KEY_SHARED: Final = CommandSubscribe.Key_Shared
 
 INDIVIDUAL: Final = frozenset({SHARED, KEY_SHARED})
-"""Subscription types whose messages are acknowledged one by one."""
+"""Subscription types that allow no cumulative acknowledgement: messages are acknowledged one by one."""
 
 _AVERAGE_DECAY: Final = 0.9
 """The weight of earlier entries in the average of messages per entry."""
@@ -27,9 +27,9 @@ def to_int32(number: int) -> int:
 
 
 class BaseSubscription:
-    """The base of subscriptions of both kinds: its consumers, and what these and its topic use.
+    """The base of subscriptions of persistent and non-persistent topics.
 
-    What it does not do here has no effect in topics that are not persistent: nothing is kept for later.
+    Methods that do nothing here have no effect in non-persistent topics, which keep nothing for later.
     """
 
     def __init__(self, topic: Any, name: str) -> None:
@@ -63,7 +63,7 @@ class BaseSubscription:
     def disconnect(
         self, *, except_for: "Consumer | None" = None, only: "Consumer | None" = None, **close_fields: Any
     ) -> None:
-        """Remove all consumers, or `only` one; send CLOSE_CONSUMER to them, `except_for` one."""
+        """Remove all consumers, or just `only`; send them CLOSE_CONSUMER, but not to `except_for`."""
         for consumer in list(self.consumers):
             if only is None or consumer is only:
                 self.remove(consumer)
@@ -90,7 +90,7 @@ class BaseSubscription:
         """Count delivered messages and bytes against the rates."""
 
     def count_unacked(self, messages: int) -> None:
-        """Add `messages` (or subtract, if negative) to the unacknowledged ones."""
+        """Add `messages`, which may be negative, to the number of unacknowledged messages."""
 
     def ack(self, consumer: "Consumer", ids: Iterable[MessageIdData]) -> None:
         """Acknowledge messages one by one."""
@@ -167,7 +167,7 @@ class Consumer:
     # -- delivery
 
     def record_delivery(self, messages: int, entries: int) -> None:
-        """Update the average batch size by `entries` entries with `messages` messages."""
+        """Add `messages` messages, delivered in `entries` entries, to the average of messages per entry."""
         latest = messages / entries
         average = self.messages_per_entry
         self.messages_per_entry = (
@@ -212,7 +212,7 @@ class Consumer:
     def settle(self, index: int, messages: int | None = None) -> int | None:
         """Record that an entry, or `messages` messages of it, are no longer pending.
 
-        Without `messages`, the whole entry is settled; then returns the slot of its key, else None.
+        If the whole entry was pending and is settled, return the slot of its key, else None.
         """
         pending = self.pending.get(index)
         if pending is None:
@@ -240,7 +240,7 @@ class Consumer:
         self.subscription.count_unacked(messages)
 
     def leave(self) -> None:
-        """Leave the subscription, as the connection has ended."""
+        """Leave the subscription, as the connection has ended or the client closes the consumer."""
         self.subscription.remove(self)
 
     def wake(self) -> None:

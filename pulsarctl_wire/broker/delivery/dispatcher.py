@@ -26,7 +26,7 @@ _READ_AHEAD: Final = 500
 
 
 class Source(BaseSubscription):
-    """What a dispatcher delivers from: the subscription's part that reads the log of a topic."""
+    """What a dispatcher delivers from: the part of a subscription that reads the log of its topic."""
 
     def __init__(self, topic: Any, name: str, cursor: Cursor) -> None:
         super().__init__(topic, name)
@@ -98,7 +98,7 @@ class Dispatcher:
         self.read_index = self.cursor.mark
 
     def load_entry(self, index: int, stop: int) -> Entry | None:
-        """Return the entry at an index; None if it must be read first, then `dispatch` is called again.
+        """Return the entry at an index; None if it must be read first. Then `dispatch` is called again.
 
         Entries up to `stop` may be read with it.
         """
@@ -107,14 +107,14 @@ class Dispatcher:
         if entry is None and not self._reading:
             self._reading = True
 
-            def done(entries: list[Entry]) -> None:
+            def on_read(entries: list[Entry]) -> None:
                 self._reading = False
-                self._buffer = {read.index: read for read in entries}
+                self._buffer = {item.index: item for item in entries}
                 if index not in self._buffer:  # not in storage
                     self.cursor.ack(index)
                 self.source.dispatch_soon()
 
-            log.read(index, min(stop, index + _READ_AHEAD), done)
+            log.read(index, min(stop, index + _READ_AHEAD), on_read)
         return entry
 
     @property
@@ -143,7 +143,7 @@ class Dispatcher:
                 return entry
 
     def _on_end(self) -> None:
-        """Announce the end of the topic if this read, not one that waited, came to it."""
+        """Wait for entries; on a terminated topic, announce the end instead, unless a read waited before."""
         if not self.source.terminated:
             self._waits = True
         elif not self._waits and not self.source.has_announced_end:
@@ -151,11 +151,11 @@ class Dispatcher:
             self.source.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:
-        """Deliver entries again that were hidden for a while."""
+        """Redeliver entries that were hidden for a while."""
         raise NotImplementedError
 
     def is_hidden(self, entry: Entry) -> bool:
-        """Return whether consumers must not see an entry now; one that they never may is acknowledged."""
+        """Return whether consumers must not see an entry now; one that they may never see is acknowledged."""
         metadata = entry.metadata
         index = entry.index
         if metadata is None or metadata.HasField("marker_type") or self.source.is_aborted(index, metadata):
@@ -202,7 +202,7 @@ class ManyActive(Dispatcher):
         self._timer: Timer | None = None
 
     def put_back(self, index: int) -> None:
-        """Have an entry delivered again, or later."""
+        """Queue an entry for delivery: again, or after its delay."""
         raise NotImplementedError
 
     def rewind(self) -> None:
@@ -212,7 +212,7 @@ class ManyActive(Dispatcher):
         self.redelivered.clear()
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a consumer: what is pending goes to the others."""
+        """Remove a consumer: the entries that are pending at it go to the others."""
         super().remove(consumer)
         if self.consumers:
             for index in consumer.pending:
@@ -236,7 +236,7 @@ class ManyActive(Dispatcher):
             consumer.unblock()
 
     def deliver_again(self, indexes: list[int]) -> None:
-        """Redeliver those of the entries that are already read, and not pending at any consumer."""
+        """Redeliver the entries that were read before and are not pending at any consumer."""
         for index in indexes:
             if index >= self.read_index or any(index in consumer.pending for consumer in self.consumers):
                 continue
@@ -248,7 +248,7 @@ class ManyActive(Dispatcher):
             self.redelivered[index] = self.redelivered.get(index, 0) + 1
 
     def is_delayed(self, entry: Entry) -> bool:
-        """Return whether an entry is not due yet; then it is put back when it is."""
+        """Return whether an entry is not due yet; such an entry is put back once it is due."""
         metadata: MessageMetadata | None = entry.metadata
         if metadata is None or not metadata.HasField("deliver_at_time"):
             return False
@@ -284,7 +284,7 @@ class ManyActive(Dispatcher):
 
     @property
     def delayed_count(self) -> int:
-        """Entries that wait for their time."""
+        """The number of entries that wait for their time."""
         return len(self._delayed)
 
     def close(self) -> None:

@@ -34,22 +34,22 @@ def sticky_key(metadata: MessageMetadata | None) -> bytes:
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if metadata.HasField("partition_key"):
-        key = _bytes(metadata.partition_key)
+        key = _to_bytes(metadata.partition_key)
         if not metadata.partition_key_b64_encoded:
             return key
         try:
             return b64decode(key)
         except ValueError:
             return key
-    return b"%s-%d" % (_bytes(metadata.producer_name), metadata.sequence_id)
+    return b"%s-%d" % (_to_bytes(metadata.producer_name), metadata.sequence_id)
 
 
-def _bytes(text: str | bytes) -> bytes:  # protobuf has bytes where it is not UTF-8
+def _to_bytes(text: str | bytes) -> bytes:  # protobuf gives bytes if a string is not UTF-8
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
 
 
 class KeyRanges:
-    """Assigns slots to consumers; the hash 0 counts as 1."""
+    """Assigns slots to consumers. Slot 0 is not used: a hash of 0 counts as 1."""
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer. Raises Refused."""
@@ -66,12 +66,12 @@ class KeyRanges:
         raise NotImplementedError
 
     def list_ranges(self) -> list[Range]:
-        """Return the slots that have an owner, in order."""
+        """Return the ranges that have an owner, in order."""
         raise NotImplementedError
 
 
 class ConsistentHashing(KeyRanges):
-    """Each consumer has `points` on a ring; a slot belongs to the next point."""
+    """Each consumer has `points` points on a ring; a slot belongs to the owner of the next point."""
 
     def __init__(self, points: int = 100) -> None:
         self._count = points
@@ -87,7 +87,7 @@ class ConsistentHashing(KeyRanges):
         """Add a consumer."""
         used_numbers = {number for other, number in self._numbers.items() if other.name == consumer.name}
         self._numbers[consumer] = next(
-            free for free in range(len(used_numbers) + 1) if free not in used_numbers
+            number for number in range(len(used_numbers) + 1) if number not in used_numbers
         )
         for point in self._find_points(consumer):
             if point not in self._owners:
@@ -117,8 +117,8 @@ class ConsistentHashing(KeyRanges):
         return self._owners[self._ring[position % len(self._ring)]][0]
 
     def list_ranges(self) -> list[Range]:
-        """Return all slots, in order."""
-        return _between([*self._ring, _SLOTS - 1], self.get_owner)
+        """Return the ranges of all slots, in order."""
+        return _join_ranges([*self._ring, _SLOTS - 1], self.get_owner)
 
 
 class AutoSplit(KeyRanges):
@@ -153,8 +153,8 @@ class AutoSplit(KeyRanges):
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
     def list_ranges(self) -> list[Range]:
-        """Return all slots, in order."""
-        return _between([min(end, _SLOTS - 1) for end in self._ends], self.get_owner)
+        """Return the ranges of all slots, in order."""
+        return _join_ranges([min(end, _SLOTS - 1) for end in self._ends], self.get_owner)
 
 
 class Sticky(KeyRanges):
@@ -192,16 +192,16 @@ class Sticky(KeyRanges):
         return next((consumer for start, end, consumer in self._ranges if start <= slot <= end), None)
 
     def list_ranges(self) -> list[Range]:
-        """Return the slots that have an owner, in order."""
+        """Return the ranges that have an owner, in order."""
         return sorted(self._ranges, key=lambda item: item[0])
 
 
-def _between(ends: list[int], owner: Callable[[int], Consumer | None]) -> list[Range]:
-    """Return the ranges that end at `ends`, neighbours of one owner joined."""
+def _join_ranges(ends: list[int], get_owner: Callable[[int], Consumer | None]) -> list[Range]:
+    """Return the ranges that end at `ends`; neighbours with the same owner are joined."""
     ranges: list[Range] = []
     start = 1
     for end in ends:
-        consumer = owner(end)
+        consumer = get_owner(end)
         if consumer is not None and start <= end:
             if ranges and ranges[-1][2] is consumer:
                 start = ranges.pop()[0]

@@ -21,13 +21,13 @@ class KeyShared(ManyActive):
         self.mode = first.key_shared.keySharedMode
         self.out_of_order = first.key_shared.allowOutOfOrderDelivery
         self.key_ranges = make_key_ranges(first)
-        self._queues: dict[int, list[int]] = {}  # by slot, each a heap
+        self._queues: dict[int, list[int]] = {}  # slot -> a heap of indexes
         self._queued_count = 0
-        self._draining: dict[int, list[Consumer]] = {}  # the old owner, once for each pending entry
-        self._unslotted: list[int] = []  # put back, slot unknown
+        self._draining: dict[int, list[Consumer]] = {}  # slot -> its old owners, one for each pending entry
+        self._unslotted: list[int] = []  # a heap of the indexes put back: their slots must be found
         self._retry = self._retry_after_delivery = False
         self._budgets: dict[Consumer, int] = {}
-        """The entries that a consumer may get now: as many as it has permits, even if they are batches."""
+        """The number of entries that a consumer may get now: its message budget; a batch counts as one."""
 
     # -- consumers
 
@@ -35,7 +35,7 @@ class KeyShared(ManyActive):
         """Add a consumer. Raises Refused."""
         self.key_ranges.add(consumer)
         super().add(consumer)
-        self._drain()
+        self._find_draining_slots()
         self._retry = True
 
     def remove(self, consumer: Consumer) -> None:
@@ -46,11 +46,11 @@ class KeyShared(ManyActive):
         """
         self.key_ranges.remove(consumer)
         super().remove(consumer)
-        self._drain()
+        self._find_draining_slots()
         self._retry_after_delivery = True
 
-    def _drain(self) -> None:
-        """Find the slots that have pending entries at another consumer than their owner."""
+    def _find_draining_slots(self) -> None:
+        """Find the slots that have pending entries at a consumer other than their owner."""
         self._draining.clear()
         if self.out_of_order:
             return
@@ -88,12 +88,12 @@ class KeyShared(ManyActive):
     # -- entries
 
     def put_back(self, index: int) -> None:
-        """Have an entry delivered again, or later."""
+        """Queue an entry for delivery: again, or after its delay."""
         heappush(self._unslotted, index)
         self._retry = True
 
     def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
+        """Go back to the mark: deliver all unacknowledged entries again."""
         super().rewind()
         self._queues.clear()
         self._queued_count = 0
@@ -111,14 +111,14 @@ class KeyShared(ManyActive):
         has_read = False
         while any(map(self._has_budget, self.consumers)):
             if self._retry:
-                if not self._find_slots() or not self._deliver_waiting():
+                if not self._queue_unslotted() or not self._deliver_waiting():
                     return  # something is being read
                 self._retry = False
                 continue
             if self._queued_count >= self._max_waiting:
                 return
             if has_read and self.is_at_end and not any(member.is_available for member in self.consumers):
-                return  # only the next read would find that nothing follows
+                return  # the end is found by another read, which needs permits
             entry = self.next_entry()
             if entry is None:
                 return
@@ -145,8 +145,8 @@ class KeyShared(ManyActive):
             heappush(self._queues.setdefault(slot, []), entry.index)
             self._queued_count += 1
 
-    def _find_slots(self) -> bool:
-        """Sort the entries that were put back by their slots. Returns False if one is being read."""
+    def _queue_unslotted(self) -> bool:
+        """Move the `_unslotted` entries to the queues of their slots; return False if one is being read."""
         while self._unslotted:
             index = self._unslotted[0]
             if not self.cursor.is_acked(index):
@@ -161,7 +161,7 @@ class KeyShared(ManyActive):
         return True
 
     def _deliver_waiting(self) -> bool:
-        """Deliver entries that wait, the oldest first. Returns False if one is being read."""
+        """Deliver entries that wait, the oldest first; return False if one is being read."""
         heads = [(queue[0], slot) for slot, queue in self._queues.items()]
         heapify(heads)
         while heads:
@@ -171,8 +171,8 @@ class KeyShared(ManyActive):
                 heappop(heads)
                 continue
             # it may have been put back twice, as some of its messages were in a transaction
-            pending = any(index in consumer.pending for consumer in self.consumers)
-            if not pending and not self.cursor.is_acked(index):
+            is_pending = any(index in consumer.pending for consumer in self.consumers)
+            if not is_pending and not self.cursor.is_acked(index):
                 entry = self.load_entry(index, index + 1)
                 if entry is None:
                     return False

@@ -10,10 +10,10 @@ from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
 from pulsarctl_wire.broker.storage.log import Entry
 
 _FIRST_READ_SECONDS: Final = 0.002
-"""Seconds that a read of the backlog waits for other consumers' first FLOW, as a real broker's takes."""
+"""Seconds that a read waits for the first FLOW of other consumers: a real broker's read takes that long."""
 
-_TURN_SECONDS: Final = 1e-9
-"""Seconds until the next read: just long enough for what clients have sent meanwhile to count."""
+_PAUSE_SECONDS: Final = 1e-9
+"""Seconds until the next read: just long enough to handle first what clients have sent meanwhile."""
 
 
 class Replay:
@@ -53,7 +53,7 @@ class Replay:
 
 
 def find_next(consumers: list[Consumer], turn: int) -> int | None:
-    """Return the position of the next available consumer from `turn` on, by priority number."""
+    """Return the position of the next available consumer from `turn` on, the lowest priority number first."""
     turn = turn if turn < len(consumers) else 0
     available = [index for index, consumer in enumerate(consumers) if consumer.is_available]
     return min(
@@ -64,13 +64,13 @@ def find_next(consumers: list[Consumer], turn: int) -> int | None:
 
 
 class Shared(ManyActive):
-    """In turn, in runs of entries, to consumers with permits, those of the lowest priority number first."""
+    """Delivers runs of entries to consumers with permits, in turn, the lowest priority number first."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.replay = Replay()
         self._turn = 0
-        self._chunks: dict[str, Consumer] = {}
+        self._chunk_owners: dict[str, Consumer] = {}
         self._pause: Timer | None = None
         """Runs until the next read."""
 
@@ -80,19 +80,21 @@ class Shared(ManyActive):
         self.consumers.sort(key=lambda member: member.priority)
 
     def put_back(self, index: int) -> None:
-        """Have an entry delivered again, or later."""
+        """Queue an entry for delivery: again, or after its delay."""
         self.replay.add(index)
 
     def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
+        """Go back to the mark: deliver all unacknowledged entries again."""
         super().rewind()
         self.replay.clear()
-        self._chunks.clear()
+        self._chunk_owners.clear()
 
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""
         super().remove(consumer)
-        self._chunks = {uuid: owner for uuid, owner in self._chunks.items() if owner is not consumer}
+        self._chunk_owners = {
+            uuid: owner for uuid, owner in self._chunk_owners.items() if owner is not consumer
+        }
 
     def on_acked(self, index: int) -> None:
         """Forget an acknowledged entry."""
@@ -100,7 +102,7 @@ class Shared(ManyActive):
         self.replay.discard(index)
 
     def wake(self) -> None:
-        """Read again, or wait a moment for other consumers that are about to send their first FLOW."""
+        """End the pause before the next read, or begin one if other consumers have not sent any FLOW yet."""
         if all(consumer.last_flow_ms for consumer in self.consumers):
             self._end_pause()
         elif not self._waits and self._pause is None:
@@ -122,7 +124,7 @@ class Shared(ManyActive):
         for index in held_back:
             self.replay.add(index)
         if quota <= 0:
-            self._begin_pause(_TURN_SECONDS)
+            self._begin_pause(_PAUSE_SECONDS)
 
     def _begin_pause(self, seconds: float) -> None:
         self._pause = self.source.scheduler.call_later(seconds, self._resume)
@@ -144,9 +146,9 @@ class Shared(ManyActive):
     def _read(self) -> list[Entry]:
         """Read as many entries as there are permits: those to redeliver, or new ones."""
         permits = sum(consumer.permits for consumer in self.consumers)
-        first = next(consumer.permits for consumer in self.consumers if consumer.is_available)
+        first_permits = next(consumer.permits for consumer in self.consumers if consumer.is_available)
         limit = self.source.settings.dispatcherMaxReadBatchSize
-        limit = min(max(permits, first), limit, self.source.dispatch_quota)
+        limit = min(max(permits, first_permits), limit, self.source.dispatch_quota)
         entries = list(islice(iter(self._next_replayed, None), limit))
         if entries:
             return entries
@@ -155,14 +157,14 @@ class Shared(ManyActive):
         return entries
 
     def _give_out(self, entries: list[Entry]) -> list[int]:
-        """Deliver runs of entries to consumers by their permits and the average size. Returns the rest."""
+        """Deliver entries in runs that fit the permits of their consumers; return the indexes of the rest."""
         rest: list[int] = []
         max_run = self.source.settings.dispatcherMaxRoundRobinBatchSize
         messages = sum(entry.count for entry in entries)
-        average = max(messages // len(entries), 1)
+        messages_per_entry = max(messages // len(entries), 1)
         while entries and (index := find_next(self.consumers, self._turn)) is not None:
             consumer, self._turn = self.consumers[index], index + 1
-            size = max(min(max_run, -(-min(messages, consumer.message_budget) // average)), 1)
+            size = max(min(max_run, -(-min(messages, consumer.message_budget) // messages_per_entry)), 1)
             for entry in entries[:size]:
                 owner = self._find_chunk_owner(entry, consumer)
                 if owner.is_available or (owner is consumer and not owner.closed):
@@ -184,9 +186,9 @@ class Shared(ManyActive):
         return None
 
     def _next_new(self, has_read: bool) -> Entry | None:
-        if len(self.replay) or self.source.blocked:  # replayed ones are being read, or it is blocked
+        if len(self.replay) or self.source.blocked:  # entries to redeliver, which are being read, come first
             return None
-        if has_read and self.is_at_end:  # only the next read finds that nothing follows
+        if has_read and self.is_at_end:  # the end is found by another read, which needs permits
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):
@@ -198,7 +200,7 @@ class Shared(ManyActive):
         metadata = entry.metadata
         if metadata is None or not metadata.HasField("chunk_id") or not metadata.HasField("uuid"):
             return consumer
-        owner = self._chunks.setdefault(metadata.uuid, consumer)
+        owner = self._chunk_owners.setdefault(metadata.uuid, consumer)
         if owner.is_available and metadata.chunk_id >= metadata.num_chunks_from_msg - 1:
-            del self._chunks[metadata.uuid]
+            del self._chunk_owners[metadata.uuid]
         return owner

@@ -18,8 +18,8 @@ _RING_POINTS: Final = 100  # of each Failover consumer
 class SingleActive(Dispatcher):
     """Exclusive and Failover: everything goes to the active consumer.
 
-    In a Failover subscription, a change of the active consumer takes effect a second later: messages that are
-    on their way to the former one can be acknowledged until then.
+    In a Failover subscription, a change of the active consumer takes effect after a delay, by default of a
+    second: until then, messages that are on their way to the former one can be acknowledged.
     """
 
     def __init__(self, source: Source) -> None:
@@ -28,7 +28,7 @@ class SingleActive(Dispatcher):
         self._change: Timer | None = None
         self._copies: deque[Entry] = deque()
         self._ranges: Sticky | None = None
-        self._points: dict[Consumer, tuple[bool, int]] = {}
+        self._ring_keys: dict[Consumer, tuple[bool, int]] = {}
         self.is_resetting = False
         """Whether the active consumer leaves for a SEEK: then none is chosen until one joins."""
 
@@ -38,7 +38,7 @@ class SingleActive(Dispatcher):
             self._ranges = Sticky()
             with suppress(Refused):  # without valid ranges, it gets nothing
                 self._ranges.add(consumer)
-        self._points[consumer] = _ring_key(consumer.name, self.source.topic_name)
+        self._ring_keys[consumer] = _ring_key(consumer.name, self.source.topic_name)
         super().add(consumer)
         if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
             consumer.tell_active(consumer is self.active)
@@ -46,7 +46,7 @@ class SingleActive(Dispatcher):
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""
         super().remove(consumer)
-        self._points.pop(consumer, None)
+        self._ring_keys.pop(consumer, None)
         if not self.consumers:  # a pending change still takes effect, for consumers that join until then
             self.active = self._ranges = None
         elif self.is_resetting:
@@ -56,23 +56,23 @@ class SingleActive(Dispatcher):
 
     def _choose(self) -> bool:
         """Choose the active consumer. Returns False if it is the same as before."""
-        former, order = self.active, self.consumers
-        order.sort(key=lambda consumer: (consumer.priority, consumer.name))
-        best = [consumer for consumer in order if consumer.priority == order[0].priority]
+        former_active, consumers = self.active, self.consumers
+        consumers.sort(key=lambda consumer: (consumer.priority, consumer.name))
+        candidates = [consumer for consumer in consumers if consumer.priority == consumers[0].priority]
         if self.source.partition >= 0 and not self.source.settings.activeConsumerFailoverConsistentHashing:
-            self.active = best[self.source.partition % len(best)]
+            self.active = candidates[self.source.partition % len(candidates)]
         else:
-            self.active = min(reversed(best), key=self._points.__getitem__)
-        if self.active is former:
+            self.active = min(reversed(candidates), key=self._ring_keys.__getitem__)
+        if self.active is former_active:
             return False
         delay = self.source.settings.activeConsumerFailoverDelayTimeMillis / 1000
         if self.active.kind != FAILOVER or not delay:
-            self._begin()
+            self._apply_change()
         elif self._change is None:
-            self._change = self.source.scheduler.call_later(delay, self._begin)
+            self._change = self.source.scheduler.call_later(delay, self._apply_change)
         return True
 
-    def _begin(self) -> None:
+    def _apply_change(self) -> None:
         """Make the change of the active consumer take effect."""
         self._change = None
         self.rewind()
@@ -82,31 +82,31 @@ class SingleActive(Dispatcher):
         self.source.dispatch_soon()
 
     def next_entry(self) -> Entry | None:
-        """Return the next entry for consumers; from the compacted copy if they read that."""
+        """Return the next entry that consumers may see, from the compacted copy if they read it; or None."""
         compaction = self.source.compaction
         if self.active is None or not self.active.read_compacted or self.read_index >= compaction.horizon:
             return super().next_entry()
         while self._copies:
             entry = self._copies.popleft()
-            if entry.index >= self.read_index:  # also those acknowledged one by one
+            if entry.index >= self.read_index:  # even if it was acknowledged one by one
                 self.read_index = entry.index + 1
                 return entry
         if not self._reading:
             self._reading = True
             start, copy = self.read_index, compaction.log
 
-            def done(entries: list[Entry]) -> None:
+            def on_read(entries: list[Entry]) -> None:
                 self._reading = False
                 if (self.read_index, compaction.log) == (start, copy):  # else it must be read again
                     self._copies = deque(entries)
                     self.read_index = start if entries else compaction.horizon
                 self.source.dispatch_soon()
 
-            compaction.read(max(start, self.cursor.mark), done)
+            compaction.read(max(start, self.cursor.mark), on_read)
         return None
 
     def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
+        """Go back to the mark: deliver all unacknowledged entries again."""
         super().rewind()
         self._copies.clear()
 
@@ -114,19 +114,19 @@ class SingleActive(Dispatcher):
         """Deliver what can be delivered now."""
         consumer = self.active
         while consumer is not None and consumer.is_available and self._change is None:
-            permits, entries = consumer.permits, 0
+            permits, entry_count = consumer.permits, 0
             for _ in range(self._count_readable(consumer)):
-                if entries and self.is_at_end:
-                    break  # only the next read finds that nothing follows
+                if entry_count and self.is_at_end:
+                    break  # the end is found by another read, which needs permits
                 entry = self.next_entry()
                 if entry is None:
                     break
-                entries += 1
+                entry_count += 1
                 if self._ranges is None or self._ranges.get_owner(_get_slot(self._ranges, entry)):
                     self.deliver(consumer, entry)
-            if not entries:
+            if not entry_count:
                 return
-            consumer.record_delivery(permits - consumer.permits, entries)
+            consumer.record_delivery(permits - consumer.permits, entry_count)
 
     def _count_readable(self, consumer: Consumer) -> int:
         """Return how many entries to read. By default Pulsar counts permits as entries, not messages."""
@@ -136,13 +136,13 @@ class SingleActive(Dispatcher):
         return min(permits, settings.dispatcherMaxReadBatchSize, self.source.dispatch_quota)
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
-        """Deliver everything again that is not acknowledged."""
+        """Deliver all unacknowledged entries again, if the consumer is active; `indexes` has no effect."""
         if consumer is self.active and self._change is None:
             self._waits = self.source.has_announced_end = False
             self.rewind()
 
     def deliver_again(self, indexes: list[int]) -> None:
-        """Deliver everything again that is not acknowledged."""
+        """Deliver all unacknowledged entries again, not only those."""
         self.rewind()
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ def _get_slot(ranges: Sticky, entry: Entry) -> int:
 
 
 def _ring_key(consumer: str, topic: str) -> tuple[bool, int]:
-    """Return the sort key of a consumer's ring point next after the topic's; those before come last."""
+    """Return the sort key of a consumer's ring point that follows the topic's; earlier points come last."""
     start = murmur(topic.encode("utf-8", "surrogateescape"))
     names = (f"{consumer}{number}".encode("utf-8", "surrogateescape") for number in range(_RING_POINTS))
     return min((point < start, point) for point in map(murmur, names))
