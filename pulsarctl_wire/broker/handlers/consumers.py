@@ -38,7 +38,7 @@ _UNDECODABLE: Final = (
 def subscribe(
     broker: Broker, connection: Connection, body: CommandSubscribe, frame: Frame
 ) -> Deferred | None:
-    """Handle SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
+    """Handle SUBSCRIBE. If a consumer has the id already, answer success, even if subscriptions differ."""
     name = parse_topic_field(connection, body.topic)
     check_wire(body.schema)
     identity, subscription = connection.identity, connection.text(body.subscription)
@@ -49,12 +49,12 @@ def subscribe(
     max_bytes = connection.settings.maxConsumerMetadataSize
     if size > max_bytes:
         raise Refused("MetadataError", f"metadata has a max size of {max_bytes} bytes")
-    present = connection.consumers.get(body.consumer_id)
-    if isinstance(present, Opening):
-        if present.cancelled:
+    endpoint = connection.consumers.get(body.consumer_id)
+    if isinstance(endpoint, Opening):
+        if endpoint.cancelled:
             raise Refused("UnknownError", "Consumer that failed is already present on the connection")
         raise Refused("ServiceNotReady", "Consumer is already present on the connection")
-    if present is not None:
+    if endpoint is not None:
         connection.send("SUCCESS", request_id=body.request_id)
         return None
     connection.consumers[body.consumer_id] = opening = Opening()
@@ -114,14 +114,14 @@ def flow(broker: Broker, connection: Connection, body: CommandFlow, frame: Frame
 
 
 def ack(broker: Broker, connection: Connection, body: CommandAck, frame: Frame) -> None:
-    """Handle ACK. Without a transaction, the answer (on request) is success; none for unknown consumers."""
+    """Handle ACK. Answer on request; only ACKs in a transaction can fail. Unknown consumers get no answer."""
     consumer = _find_consumer(connection, body.consumer_id)
     if consumer is None:
         return
     if len({pair.key for pair in body.properties}) < len(body.properties):
         raise Violation("a property of ACK comes twice")
-    cumulative, txn = body.ack_type == CommandAck.Cumulative, id_of(body)
-    if cumulative and (len(body.message_id) != 1 or consumer.kind in INDIVIDUAL):
+    is_cumulative, txn = body.ack_type == CommandAck.Cumulative, id_of(body)
+    if is_cumulative and (len(body.message_id) != 1 or consumer.kind in INDIVIDUAL):
         pass  # ignored, but answered
     elif txn is not None:
         try:
@@ -131,7 +131,7 @@ def ack(broker: Broker, connection: Connection, body: CommandAck, frame: Frame) 
                 ids = {"consumer_id": consumer.id, "request_id": body.request_id}
                 connection.send("ACK_RESPONSE", **ids, **refused.fields)
             return
-    elif cumulative:
+    elif is_cumulative:
         consumer.subscription.ack_until(consumer, body.message_id[0])
     else:
         consumer.subscription.ack(consumer, body.message_id)
@@ -143,11 +143,11 @@ def _ack_in_transaction(consumer: Consumer, txn: Id, body: CommandAck) -> None:
     is_enabled = consumer.connection.settings.transactionCoordinatorEnabled
     if not is_enabled or not isinstance(consumer.subscription, Subscription):
         raise java_refusal("NotAllowedError", "Server don't support transaction ack!", "NotAllowedException")
-    pending = consumer.subscription.transactions
+    pending_acks = consumer.subscription.transactions
     if body.ack_type == CommandAck.Cumulative:
-        pending.ack_until(txn, body.message_id[0])
+        pending_acks.ack_until(txn, body.message_id[0])
     else:
-        pending.ack(txn, body.message_id)
+        pending_acks.ack(txn, body.message_id)
 
 
 def _answer_ack(connection: Connection, consumer_id: int, request_id: int) -> None:
@@ -214,7 +214,7 @@ def unsubscribe(broker: Broker, connection: Connection, body: CommandUnsubscribe
 
 
 def close_consumer(broker: Broker, connection: Connection, body: CommandCloseConsumer, frame: Frame) -> None:
-    """Handle CLOSE_CONSUMER. A pending SUBSCRIBE is dropped; until then, its id cannot be used again."""
+    """Handle CLOSE_CONSUMER. A pending SUBSCRIBE is cancelled; its id stays in use until it has ended."""
     consumer = connection.consumers.get(body.consumer_id)
     if not isinstance(consumer, Opening):
         connection.consumers.pop(body.consumer_id, None)
@@ -226,7 +226,7 @@ def close_consumer(broker: Broker, connection: Connection, body: CommandCloseCon
 def get_consumer_stats(
     broker: Broker, connection: Connection, body: CommandConsumerStats, frame: Frame
 ) -> None:
-    """Handle CONSUMER_STATS. Rates are not measured."""
+    """Handle CONSUMER_STATS. All rates in the answer are 0."""
     consumer = connection.consumers.get(body.consumer_id)
     if consumer is None:
         raise Violation("CONSUMER_STATS for an unknown consumer")

@@ -1,4 +1,7 @@
-"""Handlers of LOOKUP, PARTITIONED_METADATA, lists. Sources: b/ServerCnx, lookup/TopicLookupBase (4.0)."""
+"""Handlers of LOOKUP, PARTITIONED_METADATA and the commands for lists of topics.
+
+Sources: b/ServerCnx, lookup/TopicLookupBase (4.0).
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -35,7 +38,7 @@ def parse_topic_field(connection: Connection, text: str | bytes) -> TopicName:
 
 
 def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, frame: Frame) -> None:
-    """Handle LOOKUP: name the owner of the topic, which gets one if it has none."""
+    """Handle LOOKUP: answer with the owner of the topic; a topic without an owner gets one."""
     answer: dict[str, Any]
     try:
         name = parse_topic_field(connection, body.topic)
@@ -71,7 +74,7 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
 def get_partitioned_metadata(
     broker: Broker, connection: Connection, body: CommandPartitionedTopicMetadata, frame: Frame
 ) -> None:
-    """Handle PARTITIONED_METADATA: the number of partitions; may make a partitioned topic."""
+    """Handle PARTITIONED_METADATA: send the number of partitions; may create a partitioned topic."""
     answer: dict[str, Any]
     try:
         name = parse_topic_field(connection, body.topic)
@@ -98,7 +101,7 @@ def _count_partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
     if not cluster.namespaces.exists(name.namespace):
         raise Refused("TopicNotFound", "Namespace not found")
     partitions = cluster.catalogue.default_partitions(name) if name.partition < 0 else 0
-    if partitions:  # which are made when clients use them
+    if partitions:  # each of them is created when a client uses it
         cluster.namespaces.create_partitioned(name, partitions, {})
     return partitions
 

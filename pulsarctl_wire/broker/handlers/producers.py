@@ -24,19 +24,19 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 def open_producer(
     broker: Broker, connection: Connection, body: CommandProducer, frame: Frame
 ) -> Deferred | None:
-    """Handle PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
+    """Handle PRODUCER. If a producer has the id already, answer with that one, even if the topics differ."""
     check_wire(body.schema)
     name = parse_topic_field(connection, body.topic)
     identity = connection.identity
     identity.check_tenant(name.namespace)
     identity.authorize("Produce", name, "produce")
-    if initial := connection.text(body.initial_subscription_name):
-        identity.authorize("Produce", name, "consume", subscription=initial)
-    present = connection.producers.get(body.producer_id)
-    if isinstance(present, Producer):
-        _send_success(connection, body.request_id, present, -1)
+    if subscription := connection.text(body.initial_subscription_name):
+        identity.authorize("Produce", name, "consume", subscription=subscription)
+    endpoint = connection.producers.get(body.producer_id)
+    if isinstance(endpoint, Producer):
+        _send_success(connection, body.request_id, endpoint, -1)
         return None
-    if present is not None:
+    if endpoint is not None:
         raise Refused("ServiceNotReady", "Producer is already present on the connection")
     connection.producers[body.producer_id] = opening = Opening()
     return _open(broker, connection, body, name, opening)
@@ -49,7 +49,7 @@ async def _open(
         topic = await broker.get_topic(name, create=True)
         await _join(broker, connection, body, topic, opening)
     except Refused:
-        if not opening.cancelled:  # otherwise it was closed meanwhile, and needs no answer
+        if not opening.cancelled:  # else the client has closed the id meanwhile, and gets no answer
             raise
     finally:
         if connection.producers.get(body.producer_id) is opening:
@@ -171,13 +171,13 @@ def _check(connection: Connection, producer: Producer, body: CommandSend, frame:
 
 
 def _get_delay_ms(frame: Frame) -> int:
-    """Return after how many ms from its publishing a message may be delivered."""
+    """Return how many ms after its publish time a message is to be delivered."""
     metadata = _get_metadata(frame)
     return metadata.deliver_at_time - metadata.publish_time
 
 
 def _get_metadata(frame: Frame) -> MessageMetadata:
-    """Return the metadata for the topic's rules to look at. Raises Violation."""
+    """Return the metadata, which the rules of the topic need. Raises Violation if it cannot be decoded."""
     if frame.metadata is None or not frame.metadata.IsInitialized():
         raise Violation("metadata that cannot be decoded, though the topic has rules for it")
     return frame.metadata
@@ -198,7 +198,8 @@ def close_producer(
     if producer is not None:
         producer.leave()
     if is_handed_over:
-        broker.scheduler.ready.append(send_success)  # the next owner is told first: nothing is stored
+        # the next owner is told first, as nothing has to be stored for it
+        broker.scheduler.ready.append(send_success)
     else:
         send_success()
     return None

@@ -34,7 +34,7 @@ def _check_enabled(connection: Connection) -> None:
 def connect(
     broker: Broker, connection: Connection, body: CommandTcClientConnectRequest, frame: Frame
 ) -> None:
-    """Handle TC_CLIENT_CONNECT_REQUEST: load a coordinator, which runs where its partition is."""
+    """Handle TC_CLIENT_CONNECT_REQUEST: load a coordinator, which runs on the owner of its partition."""
     _check_enabled(connection)
     partition = parse_topic(f"{ASSIGN}-partition-{body.tc_id}")
     fields: dict[str, Any] = {}
@@ -142,7 +142,7 @@ def end(broker: Broker, connection: Connection, body: CommandEndTxn, frame: Fram
 def _end_at(
     broker: Broker, connection: Connection, frame: Frame, body: Any, topic: str, subscription: str
 ) -> Deferred:
-    """End a transaction in a topic or subscription, as its coordinator says."""
+    """End a transaction in a subscription, or in the topic itself if `subscription` is empty."""
     txn = body.txnid_most_bits, body.txnid_least_bits
 
     async def end_there() -> None:
