@@ -1,4 +1,4 @@
-"""All cases, by id; importing this imports them."""
+"""All cases, by id. Importing this module imports the cases for brokers."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ CASES: Final = _load(_MODULES)
 
 @cache
 def load_client_cases() -> Cases:
-    """Return all cases for clients. They need the embedded broker, which is not loaded before."""
+    """Import the cases for clients, and return them: only they need the embedded broker."""
     return _load(_CLIENT_MODULES)
 
 
 def select(patterns: list[str], cases: Cases = CASES) -> list[Case]:
-    """Return the cases whose ids match one of the patterns, which may have wildcards; without any, all."""
+    """Return the cases whose ids match a pattern, which may have wildcards; without patterns, all."""
     if not patterns:
         return list(cases.values())
     return [case for case in cases.values() if any(fnmatchcase(case.id, pattern) for pattern in patterns)]
 
 
 def list_requirements() -> Iterator[Requirement]:
-    """Yield what rules of the doctor and cases require."""
+    """Yield the requirements of the doctor's rules, then those of all cases."""
     for rule in RULES:
         requirement = read_requirement(rule)
         if requirement is not None:

@@ -17,7 +17,7 @@ Report = dict[str, Any]
 def make_report(
     about: dict[str, Any], outcomes: Sequence[Outcome], list_frames: Callable[[Outcome], list[str]]
 ) -> Report:
-    """Return the report of a run: `about` the broker and the run, and each case.
+    """Return the report of a run: values `about` the run and its broker or client, and the cases.
 
     `list_frames` returns the frames of a case that has failed, a line each.
     """
@@ -39,8 +39,8 @@ def _describe(outcome: Outcome, list_frames: Callable[[Outcome], list[str]]) -> 
     if outcome.reason:
         values["reason"] = outcome.reason
     if outcome.verdict == FAILED:
-        names = {"what": outcome.what, "expected": outcome.expected, "actual": outcome.actual}
-        values |= {name: text for name, text in names.items() if text}
+        texts = {"what": outcome.what, "expected": outcome.expected, "actual": outcome.actual}
+        values |= {name: text for name, text in texts.items() if text}
         values |= {"requirement": case.requirement.what, "frames": list_frames(outcome)}
         if outcome.output:
             values["output"] = list(outcome.output)

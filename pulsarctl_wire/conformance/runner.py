@@ -28,11 +28,11 @@ JOBS: Final = 16
 """Cases that run at once, by default."""
 
 TIME_LIMIT: Final = 60.0
-"""Seconds that a case may take, besides what it says that it waits."""
+"""Seconds that a case may take, in addition to the wait that it declares (`Case.waits`)."""
 
 
 class Subject(Protocol):
-    """What a case is run on, each on one of its own: a broker (`Target`), or a client (`Stage`)."""
+    """What a case runs on, a new one for each case: a broker (`Target`) or a client (`Stage`)."""
 
     @property
     def transcript(self) -> Transcript:
@@ -40,7 +40,7 @@ class Subject(Protocol):
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Times that the broker or client is set to."""
+        """Times that are set at the broker or client, in seconds, by name."""
 
     @property
     def output(self) -> Sequence[str]:
@@ -53,7 +53,7 @@ class Subject(Protocol):
         """End; raise Mismatch if something is found in the end."""
 
     async def find_end(self) -> str:
-        """Return why no case can be judged any more; "" if they can."""
+        """Return why no more cases can be judged; "" if they can be."""
 
 
 class Plan(NamedTuple):
@@ -85,9 +85,9 @@ def make_plan(
 async def run_plan(
     plan: Plan, make_target: Callable[[], Subject], report: Callable[[Outcome], object]
 ) -> list[Outcome]:
-    """Run a plan; return what came of each case, in the order of the plan, and call `report` with each.
+    """Run a plan; return the outcome of each case, in the order of the plan, and call `report` with each.
 
-    Those that wait long begin first. Those that run alone come last, one after the other.
+    Cases that wait long begin first. Cases that run alone come last, one after the other.
     """
     outcomes = {outcome.case.id: outcome for outcome in plan.obstacles}
     seconds = make_target().seconds
@@ -97,8 +97,9 @@ async def run_plan(
         report(outcome)
 
     def rank(case: Case) -> float:
-        return -_waits(case, seconds)
+        return -_get_wait(case, seconds)
 
+    # popped from its end: the longest waits first, otherwise in the order of the plan
     queue = sorted((case for case in plan.cases if not case.alone), key=rank)[::-1]
 
     async def work() -> None:
@@ -115,16 +116,16 @@ async def run_plan(
     return [outcomes[case.id] for case in order]
 
 
-def _waits(case: Case, seconds: Mapping[str, float]) -> float:
-    """Return how long a case waits, in seconds, if it says so."""
+def _get_wait(case: Case, seconds: Mapping[str, float]) -> float:
+    """Return how many seconds a case waits, as it declares; 0.0 if it declares nothing."""
     if case.waits is None:
         return 0.0
-    name, times = case.waits
-    return times * seconds[name]
+    name, factor = case.waits
+    return factor * seconds[name]
 
 
 async def run_case(case: Case, make_target: Callable[[], Subject]) -> Outcome:
-    """Run a case on a target of its own."""
+    """Run a case on a target of its own; return its outcome."""
     target, began = make_target(), time.perf_counter()
 
     def make_outcome(verdict: str, reason: str = "", mismatch: Mismatch | None = None) -> Outcome:
@@ -135,7 +136,7 @@ async def run_case(case: Case, make_target: Callable[[], Subject]) -> Outcome:
 
     try:
         async with target:
-            await asyncio.wait_for(case.run(target), TIME_LIMIT + _waits(case, target.seconds))
+            await asyncio.wait_for(case.run(target), TIME_LIMIT + _get_wait(case, target.seconds))
     except Mismatch as error:
         reason = await make_target().find_end()
         return make_outcome(ERROR, reason) if reason else make_outcome(FAILED, mismatch=error)
@@ -145,6 +146,6 @@ async def run_case(case: Case, make_target: Callable[[], Subject]) -> Outcome:
         return make_outcome(ERROR, str(error))
     except (asyncio.TimeoutError, TimeoutError):
         return make_outcome(ERROR, "it has taken too long")
-    except Exception as error:  # of the case: a frame that it has not thought of
+    except Exception as error:  # a bug in the case, such as a frame that it does not foresee
         return make_outcome(ERROR, f"{type(error).__name__}: {error}")
     return make_outcome(PASSED)

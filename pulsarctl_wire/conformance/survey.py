@@ -14,7 +14,9 @@ from pulsarctl_wire.net.protocol import read_refusal
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 _NOWHERE: Final = {"ledgerId": NO_REQUEST, "entryId": NO_REQUEST}
-_FLAGS: Final = {"supports_broker_entry_metadata": True}
+"""The message id in the receipt of a duplicate, which is not stored."""
+
+_FEATURE_FLAGS: Final = {"supports_broker_entry_metadata": True}
 
 
 class Survey(NamedTuple):
@@ -26,7 +28,10 @@ class Survey(NamedTuple):
 
 
 async def survey(target: Target) -> Survey:
-    """Ask a broker. Raises SessionError if it cannot be reached, or refuses the credentials."""
+    """Connect to a broker, and find out its settings.
+
+    Raises SessionError if it cannot be reached, or refuses the credentials.
+    """
     probe = await target.open_connection()
     probe.command("CONNECT", **CLIENT, **target.credentials)
     try:
@@ -44,7 +49,7 @@ async def survey(target: Target) -> Survey:
 async def _is_true(ask: Callable[[Target], Awaitable[bool]], target: Target) -> bool:
     try:
         return await ask(target)
-    except Mismatch:  # cases will say so
+    except Mismatch:  # a case will report it
         return False
 
 
@@ -76,10 +81,10 @@ async def _removes_duplicates(target: Target) -> bool:
 
 
 async def _deliver_batch(target: Target) -> tuple[str, Probe]:
-    """Open a connection with a consumer of a new topic with a batch; the topic, and the connection."""
+    """Publish a batch to a new topic, and subscribe; return the topic, and the consumer's connection."""
     producer = await target.produce(topic := target.topic())
     await producer.publish_batch(b"0", b"1")
-    consumer = await target.connect(feature_flags=_FLAGS)
+    consumer = await target.connect(feature_flags=_FEATURE_FLAGS)
     await consumer.subscribe(topic)
     consumer.flow(10)
     return topic, consumer

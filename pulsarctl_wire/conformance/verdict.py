@@ -14,7 +14,7 @@ PASSED: Final = "passed"
 FAILED: Final = "failed"
 NOT_APPLICABLE: Final = "not applicable"
 ERROR: Final = "error"
-"""It could not be judged."""
+"""The case could not be judged."""
 
 VERDICTS: Final = (PASSED, FAILED, NOT_APPLICABLE, ERROR)
 """All verdicts."""
@@ -23,15 +23,15 @@ Release = tuple[int, int]
 """The first two numbers of a release of Pulsar."""
 
 _RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
-_WITHOUT_TOPICS: Final = {"framing", "connect", "keepalive", "nocreate"}
-"""The topics of cases that can be judged where nobody may create a topic by using it."""
+_NOCREATE_CASES: Final = {"framing", "connect", "keepalive", "nocreate"}
+"""The topics (`Case.topic`) of cases that can be judged on a broker that creates no Pulsar topics itself."""
 
 
 class Outcome(NamedTuple):
-    """What came of a case: its verdict, and `reason`, why it was not judged.
+    """The outcome of a case: its verdict, and the `reason` if it was not judged.
 
-    If it has failed, `expected` and `actual` are texts, about `what`, unless that is "". `output` is what the
-    client has written, a line each.
+    If the case has failed, `expected` and `actual` are texts; `what` names their subject, or is "".
+    `output` is what the client has written, a line each.
     """
 
     case: Case
@@ -54,9 +54,9 @@ def parse_release(text: str) -> Release | None:
 def find_obstacle(
     case: Case, settings: frozenset[str], is_named: bool, release: Release | None = None
 ) -> str:
-    """Return why a case cannot be judged on a broker with these settings, of a release; "" if it can.
+    """Return why a case cannot be judged on a broker of a `release` with these settings; "" if it can.
 
-    `is_named`: its id was asked for.
+    `is_named` says whether the user asked for the case by its id.
     """
     since = parse_release(case.since)
     if since is not None and release is not None and release < since and not is_named:
@@ -67,9 +67,10 @@ def find_obstacle(
     conflicts = [MEANINGS[name] for name in case.without if name in settings]
     if conflicts:
         return f"the broker has {' and '.join(conflicts)}"
-    if "nocreate" in settings and case.topic not in _WITHOUT_TOPICS:
+    if "nocreate" in settings and case.topic not in _NOCREATE_CASES:
         return f"the broker has {MEANINGS['nocreate']}"
-    if "lookups" in settings and "lookups" not in case.needs:  # all others would take each other's
+    # cases that run at once would exceed this limit together
+    if "lookups" in settings and "lookups" not in case.needs:
         return f"the broker has {MEANINGS['lookups']}"
     if case.spoils and not is_named:
         return "leaves something behind that later runs would find: runs only if named"
