@@ -16,7 +16,7 @@ _REDIRECTS: Final = 5
 
 
 class RestError(SessionError):
-    """An answer of the admin API that is no success; `status` is HTTP's."""
+    """An unsuccessful answer of the admin API; `status` is its HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text[:500]}")
@@ -43,7 +43,7 @@ class Admin:
         return await asyncio.to_thread(self.call_now, method, path, body)
 
     def call_now(self, method: str, path: str, body: object = None) -> Any:
-        """Call a path, or another broker's URL; follows redirects.
+        """Call a path, or another broker's URL; follow redirects.
 
         `body` is sent as JSON, unless None. Returns the value of the answer's JSON, or else its text.
         Raises RestError, and Unreachable if there is no answer.
@@ -57,7 +57,7 @@ class Admin:
                     connection.request(method, target, text, self._headers)
                     answer = connection.getresponse()
                     content = answer.read().decode()
-                if answer.status != 307:  # what a broker answers for what another one owns
+                if answer.status != 307:  # 307 redirects to the broker that owns the resource
                     break
                 url = urlsplit(answer.headers["Location"])
         except (OSError, http.client.HTTPException) as error:
@@ -66,14 +66,14 @@ class Admin:
             raise RestError(answer.status, content)
         return read_answer(content)
 
-    def _connect(self, scheme: str, place: str) -> http.client.HTTPConnection:
+    def _connect(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
         if scheme == "https":
-            return http.client.HTTPSConnection(place, timeout=self._timeout, context=self._tls)
-        return http.client.HTTPConnection(place, timeout=self._timeout)
+            return http.client.HTTPSConnection(netloc, timeout=self._timeout, context=self._tls)
+        return http.client.HTTPConnection(netloc, timeout=self._timeout)
 
 
 def read_answer(text: str) -> Any:
-    """Return the value of an answer: of its JSON, or its text if it is none."""
+    """Return the value of an answer in JSON, or the text of any other answer."""
     try:
         return json.loads(text)
     except ValueError:

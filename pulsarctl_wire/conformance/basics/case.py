@@ -1,4 +1,4 @@
-"""`Case`, and the decorator that makes one of a function."""
+"""`Case`, and the decorator that makes a case of a function."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LABELS: Final = ("Expected", "Source", "Why")
 class Case(NamedTuple):
     """A case: its id, how binding it is, and under which conditions it can be judged.
 
-    `needs` are settings that the broker must have, and `without` those that it must not have. `waits` is the
-    setting that says how long the case takes, and how many times that. A case that runs `alone` would be
-    disturbed by others, or disturbs them. One that `spoils` the broker for later ones runs only if it is
-    asked for by its id.
+    `needs` are settings that the broker must have, and `without` those that it must not have. `since` is the
+    first release of Pulsar that fulfils it, or "". `waits` is how long the case waits: the name of a time in
+    `SECONDS`, and how many times that. A case that runs `alone` would be disturbed by others, or disturbs
+    them. A case that `spoils` the broker for later ones runs only if it is asked for by its id.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """The first half of its id."""
+        """The part of its id before the slash."""
         return self.id.partition("/")[0]
 
     @property
@@ -67,15 +67,15 @@ def case(
 ) -> Callable[[F], F]:
     """Make a case of an async function; the keywords are fields of `Case`.
 
-    Its topic is its module's name up to an underscore or the end, unless it is given.
+    `topic` is the first part of its id: by default its module's name, up to the first underscore.
     """
     assert level in LEVELS
 
     def mark(function: F) -> F:
         prefix = topic or function.__module__.rpartition(".")[2].partition("_")[0]
         name = f"{prefix}/{function.__name__.rstrip('_')}"
-        made = Case(name, level, function, needs, without, since, waits, alone, spoils)
-        setattr(function, _ATTRIBUTE, made)
+        new_case = Case(name, level, function, needs, without, since, waits, alone, spoils)
+        setattr(function, _ATTRIBUTE, new_case)
         return function
 
     return mark

@@ -1,4 +1,4 @@
-"""How cases check what a broker does: what is not as expected raises `Mismatch`."""
+"""Checks for cases: one that fails raises `Mismatch`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pulsarctl_wire.wire.fields import Walker
 if TYPE_CHECKING:
     from pulsarctl_wire.wire.frame import Frame
 
-_LONGEST: Final = 400  # characters of a value in a text
+_MAX_CHARACTERS: Final = 400  # characters of a value in a text
 T = TypeVar("T")
 
 
 class Mismatch(WireError):
-    """What a broker did is not what was expected; both are texts, about `what`."""
+    """A broker or a client did not do what was expected; `expected` and `actual` are texts about `what`."""
 
     def __init__(self, expected: str, actual: str, what: str = "") -> None:
         self.expected = expected
@@ -38,7 +38,7 @@ def equal(actual: object, expected: object, what: str) -> None:
 
 
 def require(condition: object, expected: str, actual: object) -> None:
-    """Require something that the text `expected` says; `actual` is shown if it is not so."""
+    """Require a condition, which the text `expected` describes; `actual` is shown if it does not hold."""
     if not condition:
         raise Mismatch(expected, show(actual))
 
@@ -58,7 +58,7 @@ def absent(body: Any, *names: str) -> None:
 
 
 def single(items: Iterable[T], what: str) -> T:
-    """Return the only one of some items, which the text `what` names; require that there is one."""
+    """Return the only one of some items, which the text `what` names; require exactly one item."""
     values = list(items)
     if len(values) != 1:
         raise Mismatch(f"one {what}", f"{len(values)} of them")
@@ -71,7 +71,7 @@ def show(value: object) -> str:
         text = ", ".join(f"{name}={field}" for name, field in Walker()(value).items()) or "no fields"
     else:
         text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
 def describe(frame: Frame) -> str:

@@ -1,4 +1,4 @@
-"""The bytes that cases send, also wrong ones, and what they read from frames."""
+"""The bytes that cases send, valid or not, and the values that they read from frames."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def wrap(command: bytes, tail: bytes = b"", *, total: int | None = None, size: i
 def make_subscription(
     topic: str, kind: str = "Exclusive", consumer_id: int = 1, **fields: Any
 ) -> dict[str, Any]:
-    """Return the fields of SUBSCRIBE (to "s", at Earliest, by default), but for its request id."""
+    """Return the fields of SUBSCRIBE without its request id; by default to "s", at Earliest."""
     number = build_command("SUBSCRIBE").subscribe.SubType.Value(kind)
     defaults = {"topic": topic, "subscription": "s", "subType": number, "consumer_id": consumer_id}
     return {**defaults, "initialPosition": 1, **fields}
 
 
 def make_avro_schema(kind: str) -> dict[str, Any]:
-    """Return the Avro schema {a: kind}."""
+    """Return the fields of an Avro schema: a record with one field "a" of type `kind`."""
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
     return {"name": "R", "type": Schema.Avro, "schema_data": json.dumps(record).encode()}
 
@@ -71,19 +71,19 @@ def make_metadata(sequence_id: int = 0, **fields: Any) -> MessageMetadata:
 
 
 def make_batch(*payloads: bytes, first: int = 0, **fields: Any) -> bytes:
-    """Return the payload of a batch; `fields` are of the metadata of each of its messages."""
+    """Return the payload of a batch with sequence ids from `first`; `fields` are metadata of each message."""
     parts = []
     for number, payload in enumerate(payloads, first):
-        single = SingleMessageMetadata(payload_size=len(payload), sequence_id=number, **fields)
-        size = single.ByteSize().to_bytes(4, "big")
-        parts.append(size + single.SerializeToString() + payload)
+        metadata = SingleMessageMetadata(payload_size=len(payload), sequence_id=number, **fields)
+        size = metadata.ByteSize().to_bytes(4, "big")
+        parts.append(size + metadata.SerializeToString() + payload)
     return b"".join(parts)
 
 
 def make_digits(number: int) -> bytes:
-    """Return the payload of a batch of so many messages of one byte, without sequence ids."""
-    single = SingleMessageMetadata(payload_size=1).SerializeToString()
-    head = len(single).to_bytes(4, "big") + single
+    """Return the payload of a batch of `number` messages, a digit each, without sequence ids."""
+    metadata = SingleMessageMetadata(payload_size=1).SerializeToString()
+    head = len(metadata).to_bytes(4, "big") + metadata
     return b"".join(head + b"%d" % (index % 10) for index in range(number))
 
 
@@ -98,7 +98,10 @@ def make_entry(metadata: bytes, payload: bytes = b"hello", size: int | None = No
 
 
 def make_send(sequence_id: int = 0, payload: bytes = b"hello", **fields: Any) -> bytes:
-    """Return the bytes of SEND; fields named meta_* are of the metadata, the others of the command."""
+    """Return the bytes of SEND, with a CRC unless `checksum` is False.
+
+    Fields named meta_* are of the metadata, the others of the command.
+    """
     meta = {key[5:]: fields.pop(key) for key in list(fields) if key.startswith("meta_")}
     checksum = fields.pop("checksum", True)
     command = build_command("SEND", **{"producer_id": 1, "sequence_id": sequence_id, **fields})

@@ -8,12 +8,13 @@ from pulsarctl_wire.wire.hashing import murmur3_32
 
 
 def _find_ceiling(points: dict[int, str], slot: int) -> str:
-    """Return the name at the first point from `slot` on, or else at the first of all."""
+    """Return the name at the lowest point that is not below `slot`, or else at the lowest of all."""
     return points[min((point for point in points if point >= slot), default=min(points))]
 
 
 def find_consistent_owner(names: Iterable[str], key: str) -> str:
     """Return who gets a key from the default selector of Key_Shared."""
+    # the text is the name, NUL, "0", NUL and a number: \000 is one NUL
     points = {
         murmur3_32(f"{name}\0000\0{number}") % 65535 + 1: name for name in names for number in range(100)
     }
@@ -29,12 +30,12 @@ def find_split_owner(names: Iterable[str], key: str) -> str:
     """Return who gets a key from the selector of Key_Shared that halves ranges."""
     ends: dict[int, str] = {}
     for name in names:
-        ends[_end_for_next(ends)] = name
+        ends[_choose_end(ends)] = name
     return _find_ceiling(ends, find_slot(key))
 
 
-def _end_for_next(ends: dict[int, str]) -> int:
-    """Return the last slot of the lower half of the widest range."""
+def _choose_end(ends: dict[int, str]) -> int:
+    """Return the last slot of the next consumer's range: all at first, then the lower half of the widest."""
     if not ends:
         return 65536
     starts = dict(zip(sorted(ends), [0, *sorted(ends)], strict=False))

@@ -28,21 +28,21 @@ from pulsarctl_wire.wire.frame import Connection, Frame, Malformed
 from pulsarctl_wire.wire.server_errors import error_name
 
 PATIENCE: Final = 10.0
-"""Seconds within which a frame or the end of a connection must come that a case waits for."""
+"""Seconds that a case waits for a frame, or for the end of a connection, by default."""
 
 SOON: Final = 2.0
-"""Seconds for what is said to come within one."""
+"""Seconds that a case waits for what should come within one second."""
 
 CLIENT: Final = {"client_version": "pwire-conform", "protocol_version": 21}
-"""The fields of CONNECT that all cases send which are not about these."""
+"""The fields of CONNECT in all cases that do not test them."""
 
 
 class Host(Protocol):
-    """What a probe needs of its target: who keeps its bytes, usual credentials, and how time passes."""
+    """What a probe needs of its target: a tap, the usual credentials, and ways to wait."""
 
     @property
     def transcript(self) -> Tap:
-        """The observer of its bytes."""
+        """The tap that keeps the bytes of probes."""
 
     @property
     def credentials(self) -> Mapping[str, Any]:
@@ -52,14 +52,14 @@ class Host(Protocol):
         """Give the broker time to send everything that it is going to send now."""
 
     async def wait(self, probe: Probe, holds: Callable[[], object], within: float) -> bool:
-        """Wait until something about a probe is true; return whether it is so in time."""
+        """Wait until `holds()`, a condition on a probe, is true; return whether it is, `within` seconds."""
 
 
 class Probe(FrameSocket):
     """A raw connection. Answers PING by PONG unless `answers_pings` is False.
 
-    `frames` are those that came and were not yet expected, in order, without PINGs (those are counted in
-    `pings`).
+    `frames` are the received frames that no method has returned yet, in order. PINGs are not among them, but
+    counted in `pings`.
     """
 
     def __init__(self, target: Host, index: int) -> None:
@@ -70,7 +70,7 @@ class Probe(FrameSocket):
         self.bytes_sent = self.bytes_received = 0
         self.answers_pings = True
         self.garbage = ""
-        """Why bytes that came are no frame, if some are not."""
+        """Why received bytes are not a frame; "" if all are."""
         self.changed = asyncio.Event()
         """Set at each frame, and at the end of the connection."""
         self._ids = count(1)
@@ -86,7 +86,7 @@ class Probe(FrameSocket):
         super().data_received(data)
 
     def handle(self, event: Any) -> None:
-        """Keep a frame. What is no frame ends the connection, which says why."""
+        """Keep a frame, or count and answer a PING. Bytes that are no frame make `protocol` fail."""
         if isinstance(event, Malformed):
             self.garbage = self.garbage or event.reason
         if not isinstance(event, Frame) or event.partial:
@@ -100,7 +100,7 @@ class Probe(FrameSocket):
         self.changed.set()
 
     def over(self) -> None:
-        """Wake who waits."""
+        """Wake those who wait for `changed`."""
         self.changed.set()
 
     # -- sending
@@ -156,7 +156,7 @@ class Probe(FrameSocket):
     # -- receiving
 
     async def next(self, within: float = PATIENCE, what: str = "a frame") -> Frame:
-        """Return the next frame, PINGs left out. If there is none, `what` was expected."""
+        """Return the next frame that is not PING. If none comes, Mismatch says that `what` was expected."""
         await self.until(lambda: self.frames or self.closed.done(), what, within)
         if not self.frames:
             raise Mismatch(what, self._describe_end())
@@ -180,10 +180,10 @@ class Probe(FrameSocket):
         return body
 
     async def until(self, holds: Callable[[], object], what: str, within: float = PATIENCE) -> None:
-        """Wait until something is true that a frame or the end of the connection brings about."""
+        """Wait until `holds()` is true, as a frame or the end of the connection may bring about."""
         if not await self.target.wait(self, holds, within):
-            came = f"{describe_all(list(self.frames))} came" if self.frames else "nothing came"
-            raise Mismatch(what, f"{came} within {within:g} s")
+            arrivals = f"{describe_all(list(self.frames))} came" if self.frames else "nothing came"
+            raise Mismatch(what, f"{arrivals} within {within:g} s")
 
     async def messages(self, number: int) -> list[Frame]:
         """Return the next `number` frames, which must be MESSAGEs."""
@@ -260,7 +260,7 @@ class Probe(FrameSocket):
     async def resubscribe(
         self, topic: str, kind: str = "Exclusive", permits: int = 10, **fields: Any
     ) -> None:
-        """Close the consumer, then subscribe with these permits."""
+        """Close consumer 1, subscribe again, and send FLOW with these permits, if any."""
         await self.request("CLOSE_CONSUMER", "SUCCESS", consumer_id=1)
         await self.subscribe(topic, kind, **fields)
         if permits:

@@ -38,7 +38,7 @@ SETTINGS: Final[dict[str, dict[str, object]]] = {
     },
     "txn": {"transactionCoordinatorEnabled": True},
 }
-"""Name of a setting -> the lines of broker.conf that it stands for. "auth" also has tokens."""
+"""Name of a setting -> the lines of broker.conf that it stands for. "auth" also needs a key for tokens."""
 
 MEANINGS: Final = {
     "admin": "the admin API (--admin-url)",

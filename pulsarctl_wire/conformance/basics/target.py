@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Target:
-    """A broker, as cases see it: for each case a new one, which closes its connections in the end.
+    """A broker, as a case sees it. Each case has its own target, which closes its connections at the end.
 
-    `address` is the broker's. `credentials` are fields of CONNECT, for cases that are not about these;
-    `tokens` are others by role. `seconds` are times that are set at the broker: see `SECONDS`.
+    `address` is the broker's. `credentials` are fields of CONNECT, for cases that do not test them; `tokens`
+    are those of `make_tokens`. `seconds` are times that are set at the broker: see `SECONDS`.
     """
 
     address: tuple[str, int]
@@ -38,12 +38,12 @@ class Target:
     seconds: Mapping[str, float] = SECONDS
     output: Sequence[str] = ()
     unique = ""
-    """The end of all names, so that they differ from those of other runs."""
+    """The suffix of all names, which makes them differ from those of other runs."""
     _names: ClassVar = count(1)
 
     def __init__(self) -> None:
         self.transcript = Transcript()
-        self._open = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
         self._numbers = count()
 
     async def settle(self, seconds: float = 0.4) -> None:
@@ -55,7 +55,7 @@ class Target:
         raise NotImplementedError
 
     async def wait(self, probe: Probe, holds: Callable[[], object], within: float) -> bool:
-        """Wait until something about a probe is true; return whether it is so in time."""
+        """Wait until `holds()`, a condition on a probe, is true; return whether it is, `within` seconds."""
         raise NotImplementedError
 
     def now_ms(self) -> int:
@@ -67,14 +67,14 @@ class Target:
         raise NotImplementedError
 
     def sign_token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
-        """Return a token for `role`, which expires in so many seconds, with other claims too."""
+        """Return a token for `role` with these other claims; `expires_in` is in seconds, None for never."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._open.aclose()
+        await self._exit_stack.aclose()
 
     async def find_end(self) -> str:
         """Return why the broker cannot be reached any more; "" if it can."""
@@ -86,7 +86,7 @@ class Target:
         return ""
 
     def require_keepalive(self, seconds: float) -> None:
-        """Require that the broker does not yet end connections that leave its PINGs unanswered for so long.
+        """Require that the broker keeps a connection that leaves its PINGs unanswered for so many seconds.
 
         Raises Inapplicable.
         """
@@ -114,7 +114,7 @@ class Target:
             raise RequestTimeout(f"{host}:{port}: no connection within {PATIENCE:g} s") from None
         except OSError as error:
             raise explain_failure(Address(host, port), error, has_tls=self.tls is not None) from None
-        self._open.push_async_callback(probe.close)
+        self._exit_stack.push_async_callback(probe.close)
         return probe
 
     async def connect(self, **fields: Any) -> Probe:
@@ -147,13 +147,13 @@ class Target:
         return topic
 
     async def create_partitions(self, partitions: int) -> str:
-        """Make a new partitioned topic, by the admin API."""
+        """Create a new partitioned topic by the admin API; return its name."""
         topic = self.topic()
         await self.rest("PUT", f"{admin_path(topic)}/partitions", partitions)
         return topic
 
     async def create_namespace(self, policies: object = None) -> str:
-        """Make a new namespace, by the admin API: "public/n-1"."""
+        """Create a new namespace by the admin API; return its name, such as "public/n-1-RUN"."""
         name = f"public/{self.name('n')}"
         await self.rest("PUT", f"/admin/v2/namespaces/{name}", policies or {})
         return name
@@ -168,7 +168,7 @@ def admin_path(topic: str) -> str:
 class Place(NamedTuple):
     """A broker that runs elsewhere, and what is known of it.
 
-    `key` is the secret by which it signs tokens, and `run` a name that no other run has.
+    `key` is the secret key of its tokens, and `run` a name that no other run has.
     """
 
     address: Address
@@ -182,7 +182,7 @@ class Place(NamedTuple):
 
 
 class RemoteTarget(Target):
-    """A broker that runs elsewhere. Time passes as it does."""
+    """A broker that runs elsewhere. Its clock cannot be moved, so time passes by waiting."""
 
     def __init__(self, place: Place) -> None:
         super().__init__()
@@ -195,11 +195,11 @@ class RemoteTarget(Target):
         self.unique = place.run
 
     async def settle(self, seconds: float = 0.4) -> None:
-        """Wait for so long."""
+        """Sleep for so many seconds."""
         await asyncio.sleep(seconds)
 
     async def advance(self, seconds: float) -> None:
-        """Wait for so long."""
+        """Sleep for so many seconds."""
         await asyncio.sleep(seconds)
 
     async def wait(self, probe: Probe, holds: Callable[[], object], within: float) -> bool:

@@ -1,4 +1,4 @@
-"""JSON web tokens, signed by the secret key that a broker has."""
+"""JSON web tokens, signed with the secret key of a broker."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ROLES: Final = ("admin", "client", "stranger", "proxy")
 
 
 def sign(key: bytes, **claims: object) -> str:
-    """Return a token (HS256)."""
+    """Return a token with these claims, signed with `key` (HS256)."""
 
     def encode(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
-    head = f"{encode(json.dumps({'alg': 'HS256'}).encode())}.{encode(json.dumps(claims).encode())}"
-    return f"{head}.{encode(hmac.digest(key, head.encode(), hashlib.sha256))}"
+    signing_input = f"{encode(json.dumps({'alg': 'HS256'}).encode())}.{encode(json.dumps(claims).encode())}"
+    return f"{signing_input}.{encode(hmac.digest(key, signing_input.encode(), hashlib.sha256))}"
 
 
 def make_tokens(key: bytes) -> dict[str, str]:

@@ -45,14 +45,14 @@ class Transcript:
         self._events.append(_Carried(connection, to_broker, data, time_ns))
 
     def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
-        """Ignore what faults do: the connections that are kept have none."""
+        """Ignore what a fault did: only the bytes that it left are kept."""
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Keep that a connection has ended."""
         self._events.append(_Closed(connection, time_ns, by_broker))
 
     def replay(self, tap: Tap) -> None:
-        """Pass all of it on to another tap."""
+        """Pass all events on to another tap."""
         for event in self._events:
             if isinstance(event, _Opened):
                 tap.opened(*event)
