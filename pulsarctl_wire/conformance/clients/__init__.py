@@ -1,1 +1,1 @@
-"""Cases for clients: brokers that give them something to react to."""
+"""Cases for clients, and the brokers that give clients something to react to."""

@@ -12,8 +12,8 @@ from typing import Final
 from pulsarctl_wire.conformance.clients.stage import SECONDS, Run, Stage
 from pulsarctl_wire.errors import SettingsError
 
-_LINE: Final = 1 << 20  # bytes
-_GRACE: Final = 2.0  # seconds for output that a process leaves behind
+_MAX_LINE: Final = 1 << 20  # bytes
+_GRACE: Final = 2.0  # seconds for output that is left when the process has ended
 
 
 class ProcessRun(Run):
@@ -23,7 +23,7 @@ class ProcessRun(Run):
     _tasks: Sequence[asyncio.Task[None]] = ()
 
     async def launch(self, words: Sequence[str], note: Callable[[str], None]) -> None:
-        """Start it; `note` gets the lines of stderr. Raises SettingsError."""
+        """Start the command `words`; `note` gets the lines of stderr. Raises SettingsError."""
         pipe = asyncio.subprocess.PIPE
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -31,7 +31,7 @@ class ProcessRun(Run):
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=pipe,
                 stderr=pipe,
-                limit=_LINE,
+                limit=_MAX_LINE,
                 start_new_session=True,  # so that it is killed with all that it has started
             )
         except OSError as error:
@@ -62,7 +62,7 @@ async def _read(stream: asyncio.StreamReader | None, keep: Callable[[str], None]
     while True:
         try:
             line = await stream.readline()
-        except ValueError:  # a line over the limit, which is dropped
+        except ValueError:  # a line over the limit: what was read of it is dropped
             continue
         if not line:
             return

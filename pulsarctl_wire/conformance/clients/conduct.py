@@ -38,10 +38,10 @@ def check_conduct(transcript: Transcript, level: str) -> None:
 
 
 def list_breaches(doctor: Doctor, level: str) -> list[Finding]:
-    """Return the findings about what is demanded of clients, at this level or a more binding one."""
-    binding = LEVELS[: LEVELS.index(level) + 1]
+    """Return the findings that blame clients, at this level or a more binding one."""
+    levels = LEVELS[: LEVELS.index(level) + 1]
     return [
         finding
         for finding in doctor.findings.values()
-        if _LEVELS.get(finding.rule) in binding and any(row.sighting.to_broker for row in finding.evidence)
+        if _LEVELS.get(finding.rule) in levels and any(row.sighting.to_broker for row in finding.evidence)
     ]

@@ -31,23 +31,23 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CompressionType
 
 _NEEDS = (CONSUME,)
 _TEXTS = make_texts(3)
-_GOOD = [_TEXTS[0], _TEXTS[2]]
-_COMPRESSED: dict[str, Any] = {"compression": CompressionType.LZ4, "uncompressed_size": 100}
+_GOOD_TEXTS = [_TEXTS[0], _TEXTS[2]]
+_LZ4_FIELDS: dict[str, Any] = {"compression": CompressionType.LZ4, "uncompressed_size": 100}
 
 
-def _surround(broker: ScriptedBroker, bad: Entry, **fields: object) -> Backlog:
-    """Return a backlog of two good entries with a bad one between them, which comes only once."""
+def _surround(broker: ScriptedBroker, bad_entry: Entry, **fields: object) -> Backlog:
+    """Return a backlog of two good entries with `bad_entry` between them, which is sent only once."""
     first, _, last = make_entries(_TEXTS, **fields)
-    return Backlog(broker, first, Slot(bad, fragile=True), last)
+    return Backlog(broker, first, Slot(bad_entry, fragile=True), last)
 
 
 async def _expect_good(stage: Stage, broker: ScriptedBroker, feature: str = "") -> None:
-    """Have the good messages consumed: they are printed, and the bad one is not. See `require_feature`."""
+    """Start the client; require the feature, if any, and that it prints the good messages only, in order."""
     run = await stage.consume(broker.url, 2 * len(_TEXTS))
     if feature:
         await require_feature(stage, broker, feature)
-    await stage.until(lambda: _TEXTS[2] in run.lines, f"the payloads {_GOOD}")
-    equal(list(dict.fromkeys(run.list_texts(_TEXTS))), _GOOD, "payloads")
+    await stage.until(lambda: _TEXTS[2] in run.lines, f"the payloads {_GOOD_TEXTS}")
+    equal(list(dict.fromkeys(run.list_texts(_TEXTS))), _GOOD_TEXTS, "payloads")
 
 
 @client_case(MUST, needs=_NEEDS)
@@ -113,7 +113,7 @@ async def message_bad_compression(stage: Stage) -> None:
     Source: Client: ConsumerImpl.uncompressPayloadIfNeeded.
     """
     broker = await stage.open_broker()
-    _surround(broker, entry(1, _TEXTS[1].encode(), **_COMPRESSED))
+    _surround(broker, entry(1, _TEXTS[1].encode(), **_LZ4_FIELDS))
     await _expect_good(stage, broker)
 
 

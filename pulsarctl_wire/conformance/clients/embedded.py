@@ -18,12 +18,12 @@ from pulsarctl_wire.net.sockets import bind_socket
 from pulsarctl_wire.wire.frame import Frame
 
 _PERMITS: Final = 1_000
-_SOON: Final = 2.0  # seconds for what the client has sent at its end
-_PAUSE: Final = 0.05
+_ACK_PATIENCE: Final = 2.0  # seconds for acknowledgements that the client sent before its end
+_ACK_PAUSE: Final = 0.05  # seconds between looks
 
 
 class EmbeddedBroker:
-    """An embedded broker with one topic. Its faults are for the client only, and so is the stage's tap."""
+    """An embedded broker with one topic. Only connections of the client have faults, and the stage's tap."""
 
     def __init__(self, server: Server, address: Address, stage: Stage) -> None:
         self.url = f"pulsar://{address}"
@@ -32,14 +32,14 @@ class EmbeddedBroker:
         self._place = Place(address, "conform")
 
     def add_faults(self, *texts: str) -> None:
-        """Add faults, as for `pwire broker --fault`."""
+        """Set faults, as for `pwire broker --fault`; they replace those set before."""
         self._server.faults = self._server.new_faults()
         for text in texts:
             self._server.faults.add(parse_fault(text))
 
     @asynccontextmanager
     async def _visit(self) -> AsyncIterator[RemoteTarget]:
-        """Yield a target for connections of the case itself."""
+        """Remove the faults; yield a target for connections of the case itself, unseen by the tap."""
         self._server.faults, self._server.tap = None, None
         async with RemoteTarget(self._place) as target:
             yield target
@@ -59,14 +59,14 @@ class EmbeddedBroker:
             return [frame for frame in probe.frames if frame.command == "MESSAGE"]
 
     async def wait_for_acks(self) -> int:
-        """Wait until nothing is left to acknowledge; return how many entries are left after all."""
+        """Wait a while for all acknowledgements; return how many entries are still not acknowledged."""
         backlog = -1
-        for _ in range(int(_SOON / _PAUSE)):
+        for _ in range(int(_ACK_PATIENCE / _ACK_PAUSE)):
             answer = await self._server.admin("GET", f"{admin_path(self._stage.topic)}/stats")
             backlog = sum(stats["msgBacklog"] for stats in answer.value["subscriptions"].values())
             if not backlog:
                 break
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_ACK_PAUSE)
         return backlog
 
 

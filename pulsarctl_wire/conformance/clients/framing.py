@@ -28,7 +28,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 _NEEDS = (PRODUCE,)
 _UNUSED: Final = 1 << 40
-"""A request id that no client has come to."""
+"""A request id too high for a client to have used it."""
 _UNKNOWN_COMMAND: Final = wrap(b"\x08\xe7\x07")  # type 999
 _UNKNOWN_FIELD: Final = b"\xd2\x05\x01x"  # field 90, "x"
 
@@ -97,9 +97,10 @@ async def unknown_field(stage: Stage) -> None:
 
     def extend(peer: Peer, frame: Frame) -> bytes:
         body = open_producer(peer, frame)[8:]
-        # the sub-message is the last field of the command: its size is the byte before it
-        head, size = body.index(b"\x8a\x01") + 2, body[body.index(b"\x8a\x01") + 2]
-        return wrap(body[:head] + bytes([size + len(_UNKNOWN_FIELD)]) + body[head + 1 :] + _UNKNOWN_FIELD)
+        # the sub-message is the last field of the command: a tag of two bytes, then a size of one byte
+        size_at, size = body.index(b"\x8a\x01") + 2, body[body.index(b"\x8a\x01") + 2]
+        new_size = bytes([size + len(_UNKNOWN_FIELD)])
+        return wrap(body[:size_at] + new_size + body[size_at + 1 :] + _UNKNOWN_FIELD)
 
     broker.always("PRODUCER", extend)
     await expect_stored(await stage.produce(broker.url), broker)

@@ -17,7 +17,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 
 _NEEDS = (PRODUCE,)
-_MOST = 1_000  # lookups of a client that waits between its attempts
+_LOOKUP_LIMIT = 1_000  # fewer are enough for a client that waits between its attempts
 _REDIRECT = CommandLookupTopicResponse.Redirect
 
 
@@ -62,7 +62,7 @@ async def lookup_redirect_loop(stage: Stage) -> None:
     broker.always("LOOKUP", connect_to(response=_REDIRECT))
     await (await stage.produce(broker.url)).fail()
     number = len(broker.list_frames("LOOKUP"))
-    require(0 < number < _MOST, f"less than {_MOST:,} LOOKUPs", f"{number:,} LOOKUPs")
+    require(0 < number < _LOOKUP_LIMIT, f"less than {_LOOKUP_LIMIT:,} LOOKUPs", f"{number:,} LOOKUPs")
 
 
 @client_case(SHOULD, needs=_NEEDS)

@@ -1,4 +1,4 @@
-"""Messages for consumers, also wrong ones, and `Backlog`: a subscription that has some."""
+"""Messages for consumers, valid or not, and `Backlog`: a subscription that delivers messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.wire.frame import Frame
 
 Entry = Callable[[int], bytes]
-"""A MESSAGE for the consumer of this id."""
+"""A function that builds MESSAGE for a consumer id."""
 
 _CUMULATIVE: Final = 1  # CommandAck.AckType
 
@@ -31,17 +31,17 @@ def entry(
     command: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Entry:
-    """Return an entry of one message, or with a `payload` that is a batch.
+    """Return entry `number`, of one message or with a `payload` that is a batch.
 
-    `fields` are of its metadata, `command` those of MESSAGE; `prefixed`: with broker entry metadata.
+    `fields` are of its metadata, `command` those of MESSAGE; `prefixed` adds broker entry metadata.
     """
     metadata = make_metadata(**{"sequence_id": number, **fields})
     prefix = BrokerEntryMetadata(broker_timestamp=1, index=number) if prefixed else None
 
     def build(consumer: int) -> bytes:
-        place = {"ledgerId": ledger, "entryId": number}
-        base = build_command("MESSAGE", **{"consumer_id": consumer, "message_id": place, **(command or {})})
-        return build_frame(base, metadata, payload, broker_entry=prefix)
+        ids = {"consumer_id": consumer, "message_id": {"ledgerId": ledger, "entryId": number}}
+        message = build_command("MESSAGE", **{**ids, **(command or {})})
+        return build_frame(message, metadata, payload, broker_entry=prefix)
 
     return build
 
@@ -57,22 +57,22 @@ def damage(source: Entry) -> Entry:
 
 
 def spoil_checksum(source: Entry) -> Entry:
-    """Return the same entry with another CRC32-C: the payload stays as it is."""
+    """Return the same entry with a wrong CRC32-C: the payload stays as it is."""
 
     def build(consumer: int) -> bytes:
         data = source(consumer)
-        place = data.rindex(MAGIC_CHECKSUM) + len(MAGIC_CHECKSUM)
-        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        position = data.rindex(MAGIC_CHECKSUM) + len(MAGIC_CHECKSUM)
+        return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
     return build
 
 
 def entry_of(number: int, metadata: bytes) -> Entry:
-    """Return an entry with any bytes for its metadata, and the right CRC32-C."""
+    """Return an entry with these bytes as its metadata, valid or not, and the right CRC32-C."""
 
     def build(consumer: int) -> bytes:
-        place = {"ledgerId": LEDGER, "entryId": number}
-        command = build_command("MESSAGE", consumer_id=consumer, message_id=place)
+        message_id = {"ledgerId": LEDGER, "entryId": number}
+        command = build_command("MESSAGE", consumer_id=consumer, message_id=message_id)
         return wrap(command.SerializeToString(), make_entry(metadata, b""))
 
     return build
@@ -80,7 +80,7 @@ def entry_of(number: int, metadata: bytes) -> Entry:
 
 @dataclass
 class Slot:
-    """An entry of a backlog: so many messages. One that is `fragile` is only sent once."""
+    """An entry of a backlog, with its number of `messages`. A `fragile` one is sent only once."""
 
     entry: Entry
     messages: int = 1
@@ -90,10 +90,10 @@ class Slot:
 
 
 class Backlog:
-    """A subscription with entries, numbered from 0, at a broker that it tells how to react.
+    """A subscription with entries, numbered from 0, which sets the reactions of its broker.
 
-    It delivers as many messages as there are permits, and what is not acknowledged once more to a consumer
-    that has subscribed again. `errors` are the validation errors of acknowledgements, by entry.
+    It delivers messages as permits allow. When a consumer subscribes again, it delivers again what is not
+    acknowledged. `errors` are the validation errors of acknowledgements, by entry.
     """
 
     def __init__(self, broker: ScriptedBroker, *entries: Entry | Slot) -> None:
@@ -101,7 +101,7 @@ class Backlog:
         self.errors: dict[int, int] = {}
         self.permits = 0
         self._consumer: tuple[Peer, int] | None = None
-        self._waiting: list[Slot] = []
+        self._queue: list[Slot] = []
         for command, reaction in {
             "SUBSCRIBE": self.subscribe,
             "FLOW": self.flow,
@@ -116,13 +116,13 @@ class Backlog:
         return [number for number, slot in enumerate(self.entries) if slot.is_acked]
 
     def subscribe(self, peer: Peer, frame: Frame) -> Any:
-        """Begin again with what is not acknowledged."""
+        """Begin again with what is not acknowledged, without permits."""
         self._consumer, self.permits = (peer, frame.body.consumer_id), 0
-        self._renew()
+        self._refill_queue()
         return answer("SUCCESS")(peer, frame)
 
-    def _renew(self) -> None:
-        self._waiting = [
+    def _refill_queue(self) -> None:
+        self._queue = [
             slot for slot in self.entries if not slot.is_acked and not (slot.fragile and slot.is_delivered)
         ]
 
@@ -135,8 +135,8 @@ class Backlog:
 
     def _deliver(self, consumer: int) -> bytes:
         frames = []
-        while self._waiting and self.permits > 0:
-            slot = self._waiting.pop(0)
+        while self._queue and self.permits > 0:
+            slot = self._queue.pop(0)
             self.permits -= slot.messages
             slot.is_delivered = True
             frames.append(slot.entry(consumer))
@@ -149,26 +149,27 @@ class Backlog:
         peer.send(make_frame(command, consumer_id=consumer, **fields))
 
     def redeliver(self, peer: Peer, frame: Frame) -> bytes:
-        """Deliver what is not acknowledged once more."""
-        self._renew()
+        """Deliver again what is not acknowledged, as permits allow."""
+        self._refill_queue()
         return self._deliver(frame.body.consumer_id)
 
     def acknowledge(self, peer: Peer, frame: Frame) -> bytes | None:
-        """Note what is acknowledged: an entry only if no message of it is left out."""
+        """Note which entries are acknowledged: a batch only with its last message, as `ack_set` shows."""
         body = frame.body
-        for place in body.message_id:
-            if place.ledgerId != LEDGER or place.entryId >= len(self.entries) or any(place.ack_set):
+        for message_id in body.message_id:
+            number = message_id.entryId
+            if message_id.ledgerId != LEDGER or number >= len(self.entries) or any(message_id.ack_set):
                 continue
-            first = 0 if body.ack_type == _CUMULATIVE else place.entryId
-            for slot in self.entries[first : place.entryId + 1]:
+            start = 0 if body.ack_type == _CUMULATIVE else number
+            for slot in self.entries[start : number + 1]:
                 slot.is_acked = True
             if body.HasField("validation_error"):
-                self.errors[place.entryId] = body.validation_error
+                self.errors[number] = body.validation_error
         return confirm(peer, frame)
 
 
 def make_texts(number: int) -> list[str]:
-    """Return so many payloads that no log line is equal to."""
+    """Return so many payloads, which no log line of a client equals."""
     return [f"pwire-message-{index}" for index in range(number)]
 
 

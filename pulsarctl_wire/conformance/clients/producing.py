@@ -41,7 +41,7 @@ _SEND_ERRORS = (
 )
 
 
-def _list_ids(broker: ScriptedBroker) -> list[int]:
+def _list_sequence_ids(broker: ScriptedBroker) -> list[int]:
     return [body.sequence_id for body in broker.list_bodies("SEND")]
 
 
@@ -74,9 +74,9 @@ async def receipt_out_of_order(stage: Stage) -> None:
     Source: Client: ProducerImpl.ackReceived.
     """
     broker = await stage.open_broker()
-    first: list[Frame] = []
-    broker.once("SEND", lambda peer, frame: first.append(frame))
-    broker.once("SEND", lambda peer, frame: store(peer, frame) + store(peer, first[0]))
+    held_frames: list[Frame] = []
+    broker.once("SEND", lambda peer, frame: held_frames.append(frame))
+    broker.once("SEND", lambda peer, frame: store(peer, frame) + store(peer, held_frames[0]))
     run = await stage.produce(broker.url)
     await stage.wait_for_sends(broker, 2)
     await expect_stored(run, broker)
@@ -106,7 +106,7 @@ async def receipt_twice(stage: Stage) -> None:
     broker = await stage.open_broker()
     broker.always("SEND", lambda peer, frame: store(peer, frame) + make_receipt(frame))
     await expect_stored(await stage.produce(broker.url), broker)
-    equal(len(_list_ids(broker)), len(set(_list_ids(broker))), "SENDs")
+    equal(len(_list_sequence_ids(broker)), len(set(_list_sequence_ids(broker))), "SENDs")
     equal(len(broker.list_frames("PRODUCER")), 1, "PRODUCERs")
 
 
@@ -123,9 +123,9 @@ async def receipt_unknown_producer(stage: Stage) -> None:
 
     def mislead(peer: Peer, frame: Frame) -> bytes:
         queue.append((peer, frame))
-        place = {"ledgerId": LEDGER, "entryId": 0}
+        message_id = {"ledgerId": LEDGER, "entryId": 0}
         sequence_id = frame.body.sequence_id
-        return make_frame("SEND_RECEIPT", producer_id=99, sequence_id=sequence_id, message_id=place)
+        return make_frame("SEND_RECEIPT", producer_id=99, sequence_id=sequence_id, message_id=message_id)
 
     broker.always("SEND", mislead)
     run = await stage.produce(broker.url)
@@ -144,7 +144,7 @@ async def receipt_unknown_producer(stage: Stage) -> None:
 
 
 async def _refuse_first(stage: Stage, code: str) -> tuple[ScriptedBroker, Run]:
-    """Refuse the first SEND; wait for the end of the client."""
+    """Refuse the first SEND, wait for the end of the client, and check its claim."""
     broker = await stage.open_broker()
     broker.once("SEND", refuse_send(code))
     run = await stage.produce(broker.url)
@@ -234,7 +234,7 @@ async def close_producer(stage: Stage) -> None:
     broker.always("SEND", react)
     run = await stage.produce(broker.url)
     await expect_stored(run, broker)
-    equal(sorted(broker.receipts), sorted(set(_list_ids(broker))), "sequence ids that are stored")
+    equal(sorted(broker.receipts), sorted(set(_list_sequence_ids(broker))), "sequence ids that are stored")
     require(len(broker.list_frames("LOOKUP")) > 1, "LOOKUP before the second PRODUCER", "none came")
 
 
@@ -332,7 +332,7 @@ async def producer_ready_false(stage: Stage) -> None:
     run = await stage.produce(broker.url)
     (frame,) = await stage.wait_for(broker, "PRODUCER")
     await stage.settle()
-    equal(len(_list_ids(broker)), 0, "SENDs")
+    equal(len(_list_sequence_ids(broker)), 0, "SENDs")
     broker.peers[-1].send(open_producer(broker.peers[-1], frame, producer_ready=True))
     await expect_stored(run, broker)
 
@@ -374,7 +374,7 @@ async def producer_last_sequence_id(stage: Stage) -> None:
     broker = await stage.open_broker()
     broker.once("PRODUCER", lambda peer, frame: open_producer(peer, frame, last_sequence_id=7))
     await expect_stored(await stage.produce(broker.url), broker)
-    equal(_list_ids(broker)[0], 8, "sequence_id of the first SEND")
+    equal(_list_sequence_ids(broker)[0], 8, "sequence_id of the first SEND")
 
 
 @client_case(MUST, needs=_NEEDS)
@@ -394,4 +394,4 @@ async def producer_name_given(stage: Stage) -> None:
     equal(broker.list_bodies("PRODUCER")[1].producer_name, "scripted-1", "producer_name of PRODUCER")
     names = {frame.metadata.producer_name for frame in broker.list_frames("SEND") if frame.metadata}
     equal(names, {"scripted-1"}, "producer_name of the messages")
-    equal(min(broker.receipts), min(_list_ids(broker)), "the lowest sequence id that is stored")
+    equal(min(broker.receipts), min(_list_sequence_ids(broker)), "the lowest sequence id that is stored")

@@ -8,22 +8,22 @@ from pulsarctl_wire.conformance.clients.conduct import check_conduct
 from pulsarctl_wire.conformance.clients.embedded import EmbeddedBroker, open_embedded
 from pulsarctl_wire.conformance.clients.stage import CONSUME, PRODUCE, Run, Stage, client_case, expect_texts
 
-_NUMBER = 20
-_SLOW = ("delay time=50ms", "slice size=3 pause=1ms direction=to-client")
+_MESSAGE_COUNT = 20
+_SLOW_FAULTS = ("delay time=50ms", "slice size=3 pause=1ms direction=to-client")
 
 
 async def _expect_in_order(run: Run, broker: EmbeddedBroker) -> None:
-    """All messages are stored once, in the order in which they were sent."""
+    """Require that all messages are stored once, in the order of their sequence ids."""
     await run.succeed()
     frames = await broker.read()
-    numbers = [frame.metadata.num_messages_in_batch for frame in frames if frame.metadata]
-    equal(sum(numbers), _NUMBER, "messages that are stored")
+    sizes = [frame.metadata.num_messages_in_batch for frame in frames if frame.metadata]
+    equal(sum(sizes), _MESSAGE_COUNT, "messages that are stored")
     ids = [frame.metadata.sequence_id for frame in frames if frame.metadata]
     equal(ids, sorted(set(ids)), "sequence ids of the entries")
 
 
 async def _expect_all(run: Run, broker: EmbeddedBroker, texts: list[str]) -> None:
-    """All messages were printed, in order, and acknowledged."""
+    """Require that all messages were printed, in order, and acknowledged."""
     await run.succeed()
     equal(run.list_texts(texts), texts, "payloads")
     equal(await broker.wait_for_acks(), 0, "entries that are not acknowledged")
@@ -38,7 +38,7 @@ async def produce(stage: Stage) -> None:
     Source: Protocol: Producer.
     """
     broker = await open_embedded(stage)
-    await _expect_in_order(await stage.produce(broker.url, _NUMBER), broker)
+    await _expect_in_order(await stage.produce(broker.url, _MESSAGE_COUNT), broker)
 
 
 @client_case(MUST, needs=(PRODUCE,))
@@ -50,8 +50,8 @@ async def produce_slow(stage: Stage) -> None:
     Source: Protocol: Producer.
     """
     broker = await open_embedded(stage)
-    broker.add_faults(*_SLOW)
-    await _expect_in_order(await stage.produce(broker.url, _NUMBER), broker)
+    broker.add_faults(*_SLOW_FAULTS)
+    await _expect_in_order(await stage.produce(broker.url, _MESSAGE_COUNT), broker)
 
 
 @client_case(MUST, needs=(PRODUCE,))
@@ -64,7 +64,7 @@ async def produce_reset(stage: Stage) -> None:
     """
     broker = await open_embedded(stage, brokerDeduplicationEnabled=True)
     broker.add_faults(*(f"reset command=SEND_RECEIPT nth={number} bytes=10" for number in (1, 3)))
-    await _expect_in_order(await stage.produce(broker.url, _NUMBER), broker)
+    await _expect_in_order(await stage.produce(broker.url, _MESSAGE_COUNT), broker)
 
 
 @client_case(MUST, needs=(CONSUME,))
@@ -76,8 +76,8 @@ async def consume(stage: Stage) -> None:
     Source: Protocol: Consumer.
     """
     broker = await open_embedded(stage)
-    texts = await broker.fill(_NUMBER)
-    await _expect_all(await stage.consume(broker.url, _NUMBER), broker, texts)
+    texts = await broker.fill(_MESSAGE_COUNT)
+    await _expect_all(await stage.consume(broker.url, _MESSAGE_COUNT), broker, texts)
 
 
 @client_case(MUST, needs=(CONSUME,))
@@ -89,9 +89,9 @@ async def consume_slow(stage: Stage) -> None:
     Source: Protocol: Consumer.
     """
     broker = await open_embedded(stage)
-    texts = await broker.fill(_NUMBER)
-    broker.add_faults(*_SLOW)
-    await _expect_all(await stage.consume(broker.url, _NUMBER), broker, texts)
+    texts = await broker.fill(_MESSAGE_COUNT)
+    broker.add_faults(*_SLOW_FAULTS)
+    await _expect_all(await stage.consume(broker.url, _MESSAGE_COUNT), broker, texts)
 
 
 @client_case(MUST, needs=(CONSUME,))
@@ -103,9 +103,9 @@ async def consume_reset(stage: Stage) -> None:
     Source: Protocol: Consumer.
     """
     broker = await open_embedded(stage)
-    texts = await broker.fill(_NUMBER)
+    texts = await broker.fill(_MESSAGE_COUNT)
     broker.add_faults(*(f"reset command=MESSAGE nth={number} bytes=10" for number in (2, 5)))
-    await expect_texts(stage, await stage.consume(broker.url, 2 * _NUMBER), texts)
+    await expect_texts(stage, await stage.consume(broker.url, 2 * _MESSAGE_COUNT), texts)
     equal(await broker.wait_for_acks(), 0, "entries that are not acknowledged")
 
 
@@ -119,7 +119,7 @@ async def produce_conduct(stage: Stage) -> None:
     Source: Rules of the doctor.
     """
     broker = await open_embedded(stage)
-    await (await stage.produce(broker.url, _NUMBER)).succeed()
+    await (await stage.produce(broker.url, _MESSAGE_COUNT)).succeed()
     check_conduct(stage.transcript, SHOULD)
 
 
@@ -133,6 +133,6 @@ async def consume_conduct(stage: Stage) -> None:
     Source: Rules of the doctor.
     """
     broker = await open_embedded(stage)
-    await broker.fill(_NUMBER)
-    await (await stage.consume(broker.url, _NUMBER)).succeed()
+    await broker.fill(_MESSAGE_COUNT)
+    await (await stage.consume(broker.url, _MESSAGE_COUNT)).succeed()
     check_conduct(stage.transcript, SHOULD)

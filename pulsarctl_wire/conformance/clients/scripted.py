@@ -5,8 +5,8 @@
         ...
         len(broker.list_frames("PRODUCER"))
 
-Left alone it answers as a broker does that has no messages: see `SCRIPT`. A reaction takes the place of an
-answer, once or always. What clients sent is kept.
+By default it answers as a broker without messages does: see `SCRIPT`. A reaction takes the place of such an
+answer, once or always. All frames of clients are kept.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 LEDGER: Final = 7
-"""The ledger of all its messages."""
+"""The ledger of all messages."""
 
 _REASON: Final = "refused on purpose"
 
 Reaction = Callable[["Peer", Frame], "bytes | Awaitable[None] | None"]
-"""What a broker does about a frame of a client: the frames to answer with, or something of its own."""
+"""What a broker does about a frame of a peer: it returns bytes to send, an awaitable to run, or None."""
 
 
 class Bell:
-    """Rings whenever something has changed, for those who wait until something is true."""
+    """A signal that something has changed, for those who wait for a condition."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
@@ -58,7 +58,7 @@ class Bell:
                 waiter.set_result(None)
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait until something is true; it is asked for at each ring."""
+        """Wait until `holds()` is true; it is called at each ring."""
         while not holds():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -66,7 +66,7 @@ class Bell:
 
 
 class Peer(FrameSocket):
-    """A connection that a client made, as the broker sees it. `frames` are those that came, in order."""
+    """A connection that a client made, as the broker sees it. `frames` are the received ones, in order."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         connection = Connection(next(broker.numbers))
@@ -82,7 +82,7 @@ class Peer(FrameSocket):
 
     def handle(self, event: Event) -> None:
         """Have the broker react to a frame."""
-        if not self._is_lost:  # what comes later, an end has cut off
+        if not self._is_lost:  # later events are about what the end has cut off
             self.broker.receive(self, event)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,7 +91,7 @@ class Peer(FrameSocket):
         super().connection_lost(exc)
 
     def over(self) -> None:
-        """Wake who waits."""
+        """Wake those who wait for the broker's bell."""
         self.broker.bell.ring()
 
     @property
@@ -109,16 +109,16 @@ class Peer(FrameSocket):
         self.transport.write_eof()
 
     def hang_up(self) -> None:
-        """Close without a word, behind what was sent."""
+        """Close the connection once all that was sent has left."""
         self.transport.close()
 
 
 class ScriptedBroker:
     """A broker on a port of its own; an async context manager.
 
-    `peers` are the connections that were made, in order; `entries` counts those that were stored, `receipts`
-    their messages by sequence id; `connected_as` are the fields of CONNECTED. Several brokers can share a
-    `tap`, the `numbers` of connections, and the `bell` that rings at every frame and end.
+    `peers` are the connections that were made, in order; `entries` is how many entries were stored,
+    `receipts` counts their messages by sequence id; `connected_as` are the fields of CONNECTED. Several
+    brokers can share a `tap`, the `numbers` of connections, and the `bell` that rings at every frame and end.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class ScriptedBroker:
         self.bell.ring()
 
     def receive(self, peer: Peer, event: Event) -> None:
-        """Keep a frame and react to it. What is no frame ends the connection by itself."""
+        """Keep a frame and react to it. Bytes that are no frame make the peer's protocol fail."""
         if isinstance(event, Frame) and not event.partial:
             peer.frames.append(event)
             self._log.append(event)
@@ -210,11 +210,11 @@ class ScriptedBroker:
 
     def _react(self, peer: Peer, frame: Frame) -> None:
         queue = self._once.get(frame.command)
-        answer = (queue.popleft() if queue else self.find_reaction(frame.command))(peer, frame)
-        if isinstance(answer, bytes):
-            peer.send(answer)
-        elif answer is not None:
-            task = asyncio.get_running_loop().create_task(_await(answer))
+        result = (queue.popleft() if queue else self.find_reaction(frame.command))(peer, frame)
+        if isinstance(result, bytes):
+            peer.send(result)
+        elif result is not None:
+            task = asyncio.get_running_loop().create_task(_await(result))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -229,7 +229,7 @@ class ScriptedBroker:
         return [frame for frame in self._log if frame.command == command]
 
     def list_bodies(self, command: str) -> list[Any]:
-        """Return their sub-messages."""
+        """Return the sub-messages of the frames of this command."""
         return [frame.body for frame in self.list_frames(command)]
 
     def add_receipt(self, frame: Frame) -> int:
@@ -239,8 +239,8 @@ class ScriptedBroker:
         return self.entries - 1
 
 
-async def _await(answer: Awaitable[None]) -> None:
-    await answer
+async def _await(result: Awaitable[None]) -> None:
+    await result
 
 
 # -- reactions
@@ -354,7 +354,7 @@ def make_close_producer(frame: Frame, **fields: Any) -> bytes:
 
 
 def make_close_consumer(frame: Frame, **fields: Any) -> bytes:
-    """Return CLOSE_CONSUMER for the consumer of any frame about it."""
+    """Return CLOSE_CONSUMER for the consumer that a frame is about."""
     return make_frame("CLOSE_CONSUMER", consumer_id=frame.body.consumer_id, request_id=NO_REQUEST, **fields)
 
 
@@ -379,7 +379,7 @@ def confirm(peer: Peer, frame: Frame) -> bytes | None:
 
 
 def _refuse_unknown(peer: Peer, frame: Frame) -> bytes | None:
-    """Refuse a request that the script does not have; ignore what is none."""
+    """Refuse a request that the script does not have; ignore a command that is no request."""
     if frame.type not in REQUESTS or frame.body is None or not frame.body.HasField("request_id"):
         return None
     return build_frame(build_refusal(frame, "NotAllowedError", "the scripted broker does not have this"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
-"""What a client is asked to do."""
+"""The modes: what a client is asked to do."""
 
 COUNT: Final = 3
 """Messages of most cases."""
@@ -38,7 +38,7 @@ _MAX_LINES: Final = 20_000  # of stdout
 _MAX_CHARACTERS: Final = 1_000  # of a line
 
 client_case: Final = partial(case, topic="client")
-"""Make a case for clients of an async function of a `Stage`."""
+"""The decorator that makes a case for clients of an async function of a `Stage`."""
 
 
 class Run:
@@ -67,7 +67,7 @@ class Run:
         raise NotImplementedError
 
     async def finish(self, times: int = 1) -> None:
-        """Wait until it has ended. It may give up what it waits for, so many times one after the other."""
+        """Wait until it has ended; so many timeouts of the client may pass before, one after the other."""
         extra = times * self._stage.seconds["timeout"]
         await self._stage.until(lambda: self.code is not None, "the end of the client", extra)
 
@@ -77,12 +77,12 @@ class Run:
         require(self.code == 0, "exit code 0 of the client", self.code)
 
     async def fail(self, times: int = 1) -> None:
-        """Wait until it has ended; require that it says that something has failed."""
+        """Wait until it has ended; require another exit code than 0."""
         await self.finish(times)
         require(self.code != 0, "another exit code of the client than 0", self.code)
 
     def list_texts(self, texts: Sequence[str]) -> list[str]:
-        """Return the lines that are one of these payloads; all others are no message."""
+        """Return the lines that are one of these payloads; other lines are not messages."""
         return [line for line in self.lines if line in texts]
 
 
@@ -102,7 +102,7 @@ class Stage:
         self.bell = Bell()
         self.output: deque[str] = deque(maxlen=_MAX_OUTPUT)
         self.numbers = count()
-        self._open = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
         self._brokers: list[ScriptedBroker] = []
         self._runs: list[Run] = []
 
@@ -116,7 +116,7 @@ class Stage:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for run in self._runs:
             await run.kill()
-        await self._open.aclose()
+        await self._exit_stack.aclose()
         if kind is None:
             check_conduct(self.transcript, MUST)
 
@@ -134,7 +134,7 @@ class Stage:
         """Open a broker; `connected_as` are fields of CONNECTED."""
         broker = ScriptedBroker(tap=self.transcript, numbers=self.numbers, bell=self.bell, **connected_as)
         self._brokers.append(broker)
-        return await self._open.enter_async_context(broker)
+        return await self._exit_stack.enter_async_context(broker)
 
     async def produce(self, url: str, number: int = COUNT) -> Run:
         """Have the client produce so many messages to the topic."""
@@ -151,14 +151,14 @@ class Stage:
 
     async def push(self, resource: Any) -> Any:
         """Enter an async context manager, which is left at the end of the case."""
-        return await self._open.enter_async_context(resource)
+        return await self._exit_stack.enter_async_context(resource)
 
     # -- waiting
 
     async def until(self, holds: Callable[[], object], what: str, extra: float = 0.0) -> None:
-        """Wait until something is true that a frame, or an end, brings about. Raises Mismatch.
+        """Wait until `holds()` is true, as a frame or an end may bring about. Raises Mismatch.
 
-        It takes so many `extra` seconds to what is usual.
+        `extra` is how many seconds it may take beyond `patience`.
         """
         within = self.patience + extra
         try:
@@ -170,7 +170,7 @@ class Stage:
             raise Mismatch(what, f"the client has ended (exit code {codes})")
 
     def _is_over(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether all runs, and all connections to scripted brokers, have ended."""
         is_open = any(not peer.closed.done() for broker in self._brokers for peer in broker.peers)
         return bool(self._runs) and not is_open and all(run.code is not None for run in self._runs)
 
@@ -198,20 +198,20 @@ class Stage:
 
 
 async def require_feature(stage: Stage, broker: ScriptedBroker, name: str) -> None:
-    """Require that the client has said in CONNECT that it can do something. Raises Inapplicable."""
+    """Require that the client has set the feature flag `name` in CONNECT; otherwise raise Inapplicable."""
     (frame, *_) = await stage.wait_for(broker, "CONNECT")
     if not getattr(frame.body.feature_flags, name):
         raise Inapplicable(f"the client does not say {name}")
 
 
 def check_claim(run: Run, broker: ScriptedBroker, number: int = COUNT) -> None:
-    """Require that all messages of a run that says so are stored."""
+    """Require that all messages are stored if the run claims so, by exit code 0."""
     total = sum(broker.receipts.values())
     require(run.code != 0 or total >= number, f"receipts for {number} messages, or a failure", total)
 
 
 async def expect_stored(run: Run, broker: ScriptedBroker, number: int = COUNT) -> None:
-    """Wait until a run has ended; require that it says that all is stored, and that it is so, once."""
+    """Wait until a run has ended; require exit code 0, and receipts for exactly `number` messages."""
     await run.succeed()
     equal(sum(broker.receipts.values()), number, "messages that are stored")
 
@@ -224,9 +224,9 @@ async def expect_consumed(stage: Stage, run: Run, backlog: Backlog, texts: Seque
 
 
 async def expect_texts(stage: Stage, run: Run, texts: Sequence[str]) -> None:
-    """Require that a run prints these payloads; those of `texts` that were printed may come again.
+    """Require that a run prints these payloads, in order; it may repeat some.
 
-    The client is asked for more messages than there are, so that it does not end before.
+    The caller has asked the client for more messages than there are, so that it does not end before.
     """
     goal = set(texts)
     await stage.until(lambda: goal <= set(run.lines), f"the payloads {show(texts)}")
