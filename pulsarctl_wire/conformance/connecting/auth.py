@@ -1,4 +1,4 @@
-"""Authentication and authorization by tokens."""
+"""Authentication by tokens."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
 def _credentials(token: str, method: str = "token") -> dict[str, Any]:
-    """The fields of AuthData and, but for their place there, of CONNECT."""
+    """Return the fields of AuthData, which CONNECT has as well."""
     return {"auth_method_name": method, "auth_data": token.encode()}
 
 
 async def _expect_failure(probe: Probe) -> None:
-    """Authentication has failed."""
+    """Require that authentication fails: ERROR, then the end of the connection."""
     error = ServerError.AuthenticationError
     await probe.expect("ERROR", request_id=NO_REQUEST, error=error)
     await probe.expect_close()
@@ -37,8 +37,9 @@ async def good_token(broker: Target) -> None:
     await broker.connect(**_credentials(broker.tokens["admin"]))
 
 
-async def _connect_with(broker: Target, form: str) -> None:
-    await broker.connect(**_credentials(form.format(*broker.tokens["admin"].split("."))))
+async def _connect_with(broker: Target, template: str) -> None:
+    """Connect with a valid token whose three parts fill the template."""
+    await broker.connect(**_credentials(template.format(*broker.tokens["admin"].split("."))))
 
 
 @case(OBSERVED, needs=("auth",))
@@ -142,7 +143,7 @@ async def deprecated_enum(broker: Target) -> None:
 
 
 async def _await_challenge(broker: Target) -> Probe:
-    """A connection whose token expired after half the time between checks, one second after the check."""
+    """Return a connection whose token has expired, a second after the check that sent AUTH_CHALLENGE."""
     interval = broker.seconds["refresh"]
     token = broker.sign_token("client", interval / 2)
     probe = await broker.connect(feature_flags={"supports_auth_refresh": True}, **_credentials(token))

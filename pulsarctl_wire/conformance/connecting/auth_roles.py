@@ -1,4 +1,4 @@
-"""Authentication and authorization by tokens."""
+"""Roles of tokens, and what they may do."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
 def _credentials(token: str, method: str = "token") -> dict[str, Any]:
-    """The fields of AuthData and, but for their place there, of CONNECT."""
+    """Return the fields of AuthData, which CONNECT has as well."""
     return {"auth_method_name": method, "auth_data": token.encode()}
 
 
 async def _expect_failure(probe: Probe) -> None:
-    """Authentication has failed."""
+    """Require that authentication fails: ERROR, then the end of the connection."""
     error = ServerError.AuthenticationError
     await probe.expect("ERROR", request_id=NO_REQUEST, error=error)
     await probe.expect_close()
 
 
 async def _expect_lookup_failure(probe: Probe, topic: str) -> None:
-    """LOOKUP is not authorized."""
-    number = probe.start("LOOKUP", topic=topic, authoritative=False)
+    """Require that LOOKUP fails with AuthorizationError."""
+    request_id = probe.start("LOOKUP", topic=topic, authoritative=False)
     error = ServerError.AuthorizationError
-    answer = (await probe.expect("LOOKUP_RESPONSE", request_id=number, error=error)).body
+    answer = (await probe.expect("LOOKUP_RESPONSE", request_id=request_id, error=error)).body
     equal(answer.response, answer.Failed, "response")
 
 
@@ -89,7 +89,7 @@ async def _connect_as(broker: Target, role: str) -> Probe:
 
 
 async def _grant(broker: Target, **rights: list[str]) -> str:
-    """A new topic, in a namespace where these roles may do these actions."""
+    """Create a topic in a new namespace where these roles may do these actions; return its name."""
     namespace = await broker.create_namespace()
     for role, actions in rights.items():
         await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/permissions/{role}", actions)
@@ -135,15 +135,15 @@ async def roles_do_not_fit(broker: Target) -> None:
 
     Source: Broker: ServerCnx.completeConnect.
     """
-    unfit = "Must not set proxyVersion without connecting as a ProxyRole."
+    proxy_only = "Must not set proxyVersion without connecting as a ProxyRole."
     for role, fields, text in (
-        ("client", {"proxy_version": "x"}, unfit),
+        ("client", {"proxy_version": "x"}, proxy_only),
         ("client", {"original_principal": "client"}, "Invalid roles."),
         ("proxy", {"proxy_version": "x"}, "Invalid roles."),
         ("proxy", {"proxy_version": "x", "original_principal": "proxy"}, "Invalid roles."),
     ):
-        probe, token = await broker.open_connection(), _credentials(broker.sign_token(role))
-        probe.command("CONNECT", **CLIENT, **token, **fields)
+        probe, credentials = await broker.open_connection(), _credentials(broker.sign_token(role))
+        probe.command("CONNECT", **CLIENT, **credentials, **fields)
         error = ServerError.AuthorizationError
         await probe.expect("ERROR", request_id=NO_REQUEST, error=error, message=text)
         await probe.expect_close()

@@ -148,7 +148,7 @@ async def auth_response_first(broker: Target) -> None:
     await probe.expect_close(SOON)
 
 
-async def _expect_close_at(broker: Target, data: bytes) -> None:
+async def _expect_close_after(broker: Target, data: bytes) -> None:
     probe = await broker.open_connection()
     probe.send(data)
     await probe.expect_close(SOON)
@@ -162,7 +162,7 @@ async def first_is_producer(broker: Target) -> None:
 
     Source: Protocol: Connection establishment.
     """
-    await _expect_close_at(broker, make_frame("PRODUCER", topic="t", producer_id=1, request_id=1))
+    await _expect_close_after(broker, make_frame("PRODUCER", topic="t", producer_id=1, request_id=1))
 
 
 @case(MUST)
@@ -173,7 +173,7 @@ async def first_is_subscribe(broker: Target) -> None:
 
     Source: Protocol: Connection establishment.
     """
-    await _expect_close_at(broker, make_frame("SUBSCRIBE", **make_subscription("t"), request_id=1))
+    await _expect_close_after(broker, make_frame("SUBSCRIBE", **make_subscription("t"), request_id=1))
 
 
 @case(MUST, since="3.3")
@@ -184,7 +184,7 @@ async def first_is_lookup(broker: Target) -> None:
 
     Source: Protocol: Connection establishment.
     """
-    await _expect_close_at(broker, make_frame("LOOKUP", topic="t", request_id=1, authoritative=False))
+    await _expect_close_after(broker, make_frame("LOOKUP", topic="t", request_id=1, authoritative=False))
 
 
 @case(MUST)
@@ -195,7 +195,7 @@ async def first_is_flow(broker: Target) -> None:
 
     Source: Protocol: Connection establishment.
     """
-    await _expect_close_at(broker, make_frame("FLOW", consumer_id=1, messagePermits=1))
+    await _expect_close_after(broker, make_frame("FLOW", consumer_id=1, messagePermits=1))
 
 
 @case(MUST)
@@ -206,7 +206,7 @@ async def first_is_send(broker: Target) -> None:
 
     Source: Protocol: Connection establishment.
     """
-    await _expect_close_at(broker, make_send())
+    await _expect_close_after(broker, make_send())
 
 
 @case(MUST)
@@ -217,7 +217,7 @@ async def first_is_ack(broker: Target) -> None:
 
     Source: Protocol: Connection establishment.
     """
-    await _expect_close_at(broker, make_frame("ACK", consumer_id=1, ack_type=0, message_id=[_MESSAGE_ID]))
+    await _expect_close_after(broker, make_frame("ACK", consumer_id=1, ack_type=0, message_id=[_MESSAGE_ID]))
 
 
 @case(OBSERVED, without=("auth",))
@@ -229,8 +229,8 @@ async def pipelined(broker: Target) -> None:
     Source: Broker: ServerCnx.
     """
     probe = await broker.open_connection()
-    hello = make_frame("CONNECT", **CLIENT, **broker.credentials)
-    probe.send(hello + make_frame("LOOKUP", topic=broker.topic(), request_id=1, authoritative=False))
+    connect = make_frame("CONNECT", **CLIENT, **broker.credentials)
+    probe.send(connect + make_frame("LOOKUP", topic=broker.topic(), request_id=1, authoritative=False))
     await probe.expect("CONNECTED")
     await probe.expect("LOOKUP_RESPONSE", request_id=1)
 

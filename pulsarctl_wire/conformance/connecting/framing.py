@@ -14,16 +14,12 @@ from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandPing
 
-_LARGEST = MAX_FRAME_SIZE - 4
-
-
+_MAX_TOTAL_SIZE = MAX_FRAME_SIZE - 4  # TOTAL_SIZE does not count its own 4 bytes
 _PING = build_command("PING").SerializeToString()
-
-
 _MESSAGE_ID = {"ledgerId": 1, "entryId": 0}
 
 
-async def _send(broker: Target, data: bytes) -> Probe:
+async def _connect_and_send(broker: Target, data: bytes) -> Probe:
     probe = await broker.connect()
     probe.send(data)
     return probe
@@ -37,7 +33,7 @@ async def max_frame_header_ok(broker: Target) -> None:
 
     Source: Common: FrameDecoderUtil; common: Commands.
     """
-    probe = await _send(broker, _LARGEST.to_bytes(4, "big"))
+    probe = await _connect_and_send(broker, _MAX_TOTAL_SIZE.to_bytes(4, "big"))
     await broker.advance(1)
     await probe.expect_nothing()
 
@@ -50,12 +46,12 @@ async def max_frame_complete(broker: Target) -> None:
 
     Source: Common: FrameDecoderUtil.
     """
-    probe = await _send(broker, wrap(_PING, bytes(_LARGEST - 4 - len(_PING))))
+    probe = await _connect_and_send(broker, wrap(_PING, bytes(_MAX_TOTAL_SIZE - 4 - len(_PING))))
     await probe.expect("PONG")
 
 
-async def _expect_close_at(broker: Target, data: bytes) -> None:
-    probe = await _send(broker, data)
+async def _expect_close_after(broker: Target, data: bytes) -> None:
+    probe = await _connect_and_send(broker, data)
     await probe.expect_close(SOON)
 
 
@@ -67,7 +63,7 @@ async def oversize_length(broker: Target) -> None:
 
     Source: Protocol: Framing.
     """
-    await _expect_close_at(broker, (_LARGEST + 1).to_bytes(4, "big"))
+    await _expect_close_after(broker, (_MAX_TOTAL_SIZE + 1).to_bytes(4, "big"))
 
 
 @case(MUST)
@@ -78,7 +74,7 @@ async def huge_length(broker: Target) -> None:
 
     Source: Protocol: Framing.
     """
-    await _expect_close_at(broker, b"\xff" * 4 + bytes(16))
+    await _expect_close_after(broker, b"\xff" * 4 + bytes(16))
 
 
 @case(MUST)
@@ -89,7 +85,7 @@ async def min_negative_length(broker: Target) -> None:
 
     Source: Protocol: Framing.
     """
-    await _expect_close_at(broker, b"\x80\0\0\0")
+    await _expect_close_after(broker, b"\x80\0\0\0")
 
 
 @case(SHOULD)
@@ -100,7 +96,7 @@ async def zero_length(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, bytes(4))
+    await _expect_close_after(broker, bytes(4))
 
 
 @case(SHOULD)
@@ -111,7 +107,7 @@ async def total_size_two(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, b"\0\0\0\2\0\0")
+    await _expect_close_after(broker, b"\0\0\0\2\0\0")
 
 
 @case(SHOULD)
@@ -122,7 +118,7 @@ async def command_size_beyond_total(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, wrap(_PING, total=9, size=100))
+    await _expect_close_after(broker, wrap(_PING, total=9, size=100))
 
 
 @case(SHOULD)
@@ -133,7 +129,7 @@ async def command_size_negative(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, wrap(_PING, size=0xFFFFFFFF))
+    await _expect_close_after(broker, wrap(_PING, size=0xFFFFFFFF))
 
 
 @case(SHOULD)
@@ -144,7 +140,7 @@ async def command_size_short(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, wrap(_PING, size=1))
+    await _expect_close_after(broker, wrap(_PING, size=1))
 
 
 @case(SHOULD)
@@ -155,7 +151,7 @@ async def garbage_after_connect(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, b"\xa5" * 64)
+    await _expect_close_after(broker, b"\xa5" * 64)
 
 
 @case(SHOULD)
@@ -166,7 +162,7 @@ async def bad_wire_type(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, wrap(b"\x08\x12\x97\x01"))
+    await _expect_close_after(broker, wrap(b"\x08\x12\x97\x01"))
 
 
 @case(SHOULD)
@@ -177,7 +173,7 @@ async def type_missing(broker: Target) -> None:
 
     Source: Broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, wrap(BaseCommand(ping=CommandPing()).SerializePartialToString()))
+    await _expect_close_after(broker, wrap(BaseCommand(ping=CommandPing()).SerializePartialToString()))
 
 
 @case(OBSERVED)
@@ -188,7 +184,7 @@ async def missing_required_field(broker: Target) -> None:
 
     Source: lightproto required-field check; broker: ServerCnx.exceptionCaught.
     """
-    await _expect_close_at(broker, make_raw_frame("PRODUCER", producer_id=1, request_id=1))
+    await _expect_close_after(broker, make_raw_frame("PRODUCER", producer_id=1, request_id=1))
 
 
 @case(OBSERVED)
@@ -199,7 +195,7 @@ async def server_only_send_receipt(broker: Target) -> None:
 
     Source: Common: PulsarDecoder.
     """
-    await _expect_close_at(
+    await _expect_close_after(
         broker, make_frame("SEND_RECEIPT", producer_id=1, sequence_id=0, message_id=_MESSAGE_ID)
     )
 
@@ -212,7 +208,7 @@ async def server_only_success(broker: Target) -> None:
 
     Source: Common: PulsarDecoder.
     """
-    await _expect_close_at(broker, make_frame("SUCCESS", request_id=1))
+    await _expect_close_after(broker, make_frame("SUCCESS", request_id=1))
 
 
 @case(OBSERVED)
@@ -223,7 +219,7 @@ async def server_only_message(broker: Target) -> None:
 
     Source: Common: PulsarDecoder.
     """
-    await _expect_close_at(broker, make_frame("MESSAGE", consumer_id=1, message_id=_MESSAGE_ID))
+    await _expect_close_after(broker, make_frame("MESSAGE", consumer_id=1, message_id=_MESSAGE_ID))
 
 
 @case(OBSERVED)
@@ -234,7 +230,7 @@ async def server_only_auth_challenge(broker: Target) -> None:
 
     Source: Common: PulsarDecoder.
     """
-    await _expect_close_at(
+    await _expect_close_after(
         broker, make_frame("AUTH_CHALLENGE", challenge={"auth_method_name": "token", "auth_data": b"x"})
     )
 
@@ -262,7 +258,7 @@ async def wrong_sub_message(broker: Target) -> None:
     """
     lookup: Any = {"topic": broker.topic(), "request_id": 1}
     command = BaseCommand(type=BaseCommand.PRODUCER, lookupTopic=lookup)
-    probe = await _send(broker, wrap(command.SerializeToString()))
+    probe = await _connect_and_send(broker, wrap(command.SerializeToString()))
     await probe.expect_close(SOON)
 
 
@@ -276,7 +272,7 @@ async def extra_sub_message(broker: Target) -> None:
     """
     lookup: Any = {"topic": broker.topic(), "request_id": 1}
     command = BaseCommand(type=BaseCommand.PING, ping=CommandPing(), lookupTopic=lookup)
-    probe = await _send(broker, wrap(command.SerializeToString()))
+    probe = await _connect_and_send(broker, wrap(command.SerializeToString()))
     await probe.expect("PONG")
     await probe.expect_nothing()
 
@@ -289,7 +285,7 @@ async def unknown_field_in_base(broker: Target) -> None:
 
     Source: Protobuf's rules; PIP-68 style evolution.
     """
-    probe = await _send(broker, wrap(_PING + b"\xa0\x1f\x01"))
+    probe = await _connect_and_send(broker, wrap(_PING + b"\xa0\x1f\x01"))
     await probe.expect("PONG")
 
 
@@ -303,7 +299,7 @@ async def unknown_field_in_command(broker: Target) -> None:
     """
     command = build_command("LOOKUP", topic=broker.topic(), request_id=1, authoritative=False)
     command.lookupTopic.MergeFromString(b"\xd2\x05\x02zz")
-    probe = await _send(broker, wrap(command.SerializeToString()))
+    probe = await _connect_and_send(broker, wrap(command.SerializeToString()))
     answer = await probe.expect("LOOKUP_RESPONSE", request_id=1)
     equal(answer.body.response, answer.body.Connect, "response")
 
@@ -316,7 +312,7 @@ async def trailing_bytes_ping(broker: Target) -> None:
 
     Source: Common: PulsarDecoder.
     """
-    probe = await _send(broker, wrap(_PING, b"\1\2\3\4\5") + wrap(_PING))
+    probe = await _connect_and_send(broker, wrap(_PING, b"\1\2\3\4\5") + wrap(_PING))
     await probe.expect("PONG")
     await probe.expect("PONG")
 
@@ -343,7 +339,7 @@ async def many_in_one_segment(broker: Target) -> None:
 
     Source: Protocol: Framing.
     """
-    probe = await _send(broker, wrap(_PING) * 50)
+    probe = await _connect_and_send(broker, wrap(_PING) * 50)
     for _ in range(50):
         await probe.expect("PONG")
     await probe.expect_nothing()
@@ -359,8 +355,8 @@ async def pipelined_requests(broker: Target) -> None:
     """
     lookups = [make_frame("LOOKUP", topic=broker.topic(), request_id=number) for number in (1, 2)]
     topics_request = make_frame("GET_TOPICS_OF_NAMESPACE", namespace="public/default", request_id=3)
-    probe = await _send(broker, b"".join([*lookups, topics_request]))
-    answers = {(item.command, item.body.request_id) for item in [await probe.next() for _ in range(3)]}
+    probe = await _connect_and_send(broker, b"".join([*lookups, topics_request]))
+    answers = {(frame.command, frame.body.request_id) for frame in [await probe.next() for _ in range(3)]}
     equal(
         answers,
         {
