@@ -2,9 +2,9 @@
 
 A lane forwards bytes at once: it walks from frame header to frame header (`wire/framing/walk.py`), collects
 the few frames to be inspected, and forwards everything in between unread. It inspects frames that name
-brokers (to rewrite them, see `routing.py`), CONNECT, and those that say which topic an id stands for; while
-faults are in force, all frames. Bytes that are not frames are forwarded unchanged. A lane writes to the
-`TapRing` only what it has already forwarded, so the watcher cannot delay or change it.
+brokers (to rewrite them, see `routing.py`), frames with credentials, and those that say which topic an id
+stands for; while faults are in force, all frames. Bytes that are not frames are forwarded unchanged. A lane
+writes to the `TapRing` only what it has already forwarded, so the watcher cannot delay or change it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
 MAX_ANSWERS: Final = 1_000
 """Maximum answers by faults that wait for a frame boundary; beyond that no requests are read."""
 
-# to the client, to the broker; frames with credentials must reach the tap whole, so that it can mask them
+# to the client, to the broker; frames with credentials must reach the tap whole: its reader masks them
 _INSPECTED: Final = (
     frozenset(CARRIERS),
     frozenset((BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE, BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE)),
@@ -129,7 +129,7 @@ class RelayLane:
         self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
         self._delayed_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._paused = self._to_end = False
+        self._is_paused = self._must_finish = False
 
     # -- receiving
 
@@ -176,7 +176,7 @@ class RelayLane:
         relay = self._relay
         target = relay.legs[self.to_broker]
         if target.transport is None and relay.is_dialling:
-            self._to_end = True  # `begin` finishes, after sending what waits for the broker
+            self._must_finish = True  # `begin` finishes, after sending what waits for the broker
             return
         self.has_ended = True
         if target.transport is None or relay.lanes[not self.to_broker].has_ended:
@@ -231,11 +231,11 @@ class RelayLane:
         else:
             lane, self._faults = self._faults, None
             self._act(lane.flush(self._relay.now()))
-            self._run_until(float("inf"))  # also what they delayed
+            self._run_until(float("inf"))  # also what the faults delayed
         self._walk.want_all(self._faults is not None)
 
     def renew_faults(self) -> None:
-        """Apply added and removed faults: send what removed ones held, and everything that waits after it."""
+        """Apply added and removed faults; if one was removed, send what it held back and all delayed bytes."""
         if self._faults is not None and self._faults.has_removed_faults():
             self._run_until(float("inf"))
         self._sync_faults()
@@ -262,7 +262,7 @@ class RelayLane:
                 relay.loop.call_at(action.at, _wake, ref(self))
 
     def wake(self) -> None:
-        """Send what faults hold back that is due now."""
+        """Send what faults hold back and is due now."""
         if self._faults is not None and not self._relay.is_over:
             self._act(self._faults.take(b"", None, self._relay.now()))
 
@@ -308,15 +308,15 @@ class RelayLane:
                 relay.tap.changed(relay.connection, self.to_broker, change, now)
             self.tap_writer.carried(data, now)
 
-    def _schedule(self, time: float, do: Callable[[], None], size: int = 0) -> None:
-        """Call `do` at `time` (seconds), after everything that waits already."""
-        if not self._delayed and time <= self._relay.now():
-            do()
+    def _schedule(self, due: float, callback: Callable[[], None], size: int = 0) -> None:
+        """Call `callback`, which sends `size` bytes, at `due` (seconds), after everything that waits now."""
+        if not self._delayed and due <= self._relay.now():
+            callback()
             return
-        self._delayed.append((time, do, size))
+        self._delayed.append((due, callback, size))
         self._delayed_bytes += size
         if self._timer is None:
-            self._timer = self._relay.loop.call_at(time, self._run_due)
+            self._timer = self._relay.loop.call_at(due, self._run_due)
         self.balance()
 
     def _run_due(self) -> None:
@@ -328,9 +328,9 @@ class RelayLane:
 
     def _run_until(self, now: float) -> None:
         while self._delayed and self._delayed[0][0] <= now and not self._relay.is_over:
-            _, do, size = self._delayed.popleft()
+            _, callback, size = self._delayed.popleft()
             self._delayed_bytes -= size
-            do()
+            callback()
         if not self._delayed and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -344,13 +344,13 @@ class RelayLane:
         transport = source.transport
         if transport is None or source.is_gone or transport.is_closing():
             return
-        room = not target.is_full and self._delayed_bytes < MAX_DELAYED_BYTES
-        if self._faults is not None:  # they may produce answers, which the source must have room for
-            room = room and not source.is_full and len(relay.lanes[not self.to_broker].answers) < MAX_ANSWERS
-        pause = not room or relay.is_draining or (target.transport is None and relay.is_dialling)
-        if pause != self._paused:
-            self._paused = pause
-            if pause:
+        has_room = not target.is_full and self._delayed_bytes < MAX_DELAYED_BYTES
+        if self._faults is not None:  # they may answer the source, which must have room for that
+            has_room &= not source.is_full and len(relay.lanes[not self.to_broker].answers) < MAX_ANSWERS
+        must_pause = not has_room or relay.is_draining or (target.transport is None and relay.is_dialling)
+        if must_pause != self._is_paused:
+            self._is_paused = must_pause
+            if must_pause:
                 transport.pause_reading()
             else:
                 transport.resume_reading()
@@ -360,7 +360,7 @@ class RelayLane:
         parts, self._waiting = self._waiting, []
         for data in parts:
             self._send(data)
-        if self._to_end:
+        if self._must_finish:
             self._finish()
         self.balance()
 

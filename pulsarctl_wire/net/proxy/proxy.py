@@ -109,15 +109,15 @@ class Proxy:
         self._turn = count()
         self._dialling: set[asyncio.Task[None]] = set()  # one for each connection that waits for a broker
         self._undialled: dict[Relay, asyncio.TimerHandle] = {}  # relays that wait for CONNECT -> timeout
-        self._held = 0
-        self._said: set[str] = set()
+        self._held = 0  # bytes that wait for brokers
+        self._noted: set[str] = set()
         self._listener = Listener(self.note, tls=plan.tls, header=plan.header_in, ready=self._ready)
-        self._served: dict[Route, Address] = {}
-        self._ours: dict[int, set[str]] = {}  # ports that we listen at -> our known hosts there
-        self._empty = asyncio.Event()
-        self._closing = False
+        self._listen_addresses: dict[Route, Address] = {}  # where each route's listener is
+        self._own_hosts: dict[int, set[str]] = {}  # port that we listen at -> its known hosts
+        self._no_relays = asyncio.Event()
+        self._is_closing = False
         self._dial_tls: ssl.SSLContext | None = None
-        self._bound = ""
+        self._bound_host = ""
         self._router: Router
         self.web: WebListener | None = None
         """Answers lookups over HTTP."""
@@ -125,7 +125,8 @@ class Proxy:
     async def open(self, sock: socket.socket | None = None) -> Address:
         """Start listening, on `sock` if it is given; return the address.
 
-        Raises SettingsError for certificates and for listeners of `mapped`, OSError for the listen address.
+        Raises SettingsError for certificates, for the listeners of `mapped` and `http_listen`, and if the
+        service URL leads back to the proxy; OSError for the listen address.
         """
         plan = self.plan
         if plan.settings.url.tls:
@@ -135,13 +136,13 @@ class Proxy:
             plan.settings.url,
             plan.routing,
             plan.tls is not None,
-            lambda route: self._served.get(route) or self._listen(route),
+            lambda route: self._listen_addresses.get(route) or self._listen(route),
             self.note,
             self._is_ours,
             plan.mapped,
         )
         sock = sock or bind_socket(plan.listen)
-        self._bound = sock.getsockname()[0]  # the IP address: a host name is looked up only once
+        self._bound_host = sock.getsockname()[0]  # the IP address: a host name is looked up only once
         listening = self._serve(service, plan.listen, sock)
         for address in service.addresses:
             with suppress(OSError, UnicodeError):  # an unknown host is reported when it is dialled
@@ -187,7 +188,7 @@ class Proxy:
         ports = self.plan.ports or range(1)
         for port in ports:
             try:
-                sock = bind_socket(Address(self._bound, port))
+                sock = bind_socket(Address(self._bound_host, port))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and port != ports[-1]:
                     continue
@@ -196,10 +197,13 @@ class Proxy:
         return self._serve(route, self.plan.listen, sock)
 
     def _serve(self, route: Route, address: Address, sock: socket.socket, broker: str = "") -> Address:
-        """Accept connections on `sock` for `route`, or for the route to `broker` once answers named one."""
+        """Accept connections on `sock` for `route`, or for the route to `broker` once an answer has named it.
+
+        Return `address`, with the port of `sock`.
+        """
         ip, port, *_ = sock.getsockname()
-        self._served[route] = address = Address(address.host, port)
-        self._ours.setdefault(port, set()).update((ip, address.host, self.plan.advertise or ip))
+        self._listen_addresses[route] = address = Address(address.host, port)
+        self._own_hosts.setdefault(port, set()).update((ip, address.host, self.plan.advertise or ip))
         self._listener.serve(sock, partial(self._admit, route, broker, address))
         if len(self._listener.sockets) > 1:
             self.note(f"listening on {address} for {route}")
@@ -228,7 +232,7 @@ class Proxy:
     def _ready(self, leg: Leg) -> None:
         """Start the relay of a client that is connected."""
         relay = leg.relay
-        if self._closing:
+        if self._is_closing:
             relay.reset()
         elif not relay.is_over:
             self.relays.add(relay)
@@ -251,8 +255,8 @@ class Proxy:
     def check_greeting(self, relay: Relay, data: bytes) -> None:
         """Note it if a client's first bytes are of another protocol."""
         protocol, _ = recognise(data)
-        if protocol and protocol not in self._said:
-            self._said.add(protocol)
+        if protocol and protocol not in self._noted:
+            self._noted.add(protocol)
             hint = _HINTS.get(protocol, "")
             relay.note(f"the client speaks {protocol}, which is passed on as it is{hint}")
 
@@ -271,20 +275,20 @@ class Proxy:
     async def _connect(self, relay: Relay) -> None:
         addresses = relay.route.addresses
         first = next(self._turn) if len(addresses) > 1 else 0
-        failed = []
+        failures = []
         for turn in range(len(addresses)):
             address = relay.address = addresses[(first + turn) % len(addresses)]
             dialled = self.plan.dials.get(address, address)
             try:
                 await asyncio.wait_for(self._reach(relay, address), self.plan.settings.connect_timeout)
             except (OSError, ValueError, TimeoutError, asyncio.TimeoutError) as error:
-                failed.append(f"{dialled}: {describe_failure(error)}")
+                failures.append(f"{dialled}: {describe_failure(error)}")
             else:
                 return
-        text = f"no connection to the broker: {'; '.join(failed)}"
-        relay.fail("" if text in self._said else text)
-        if _NOT_ALLOWED in text and len(self._said) < MAX_BROKERS:
-            self._said.add(text)  # note it only once for each address
+        text = f"no connection to the broker: {'; '.join(failures)}"
+        relay.fail("" if text in self._noted else text)
+        if _NOT_ALLOWED in text and len(self._noted) < MAX_BROKERS:
+            self._noted.add(text)  # note it only once for each address
 
     async def _reach(self, relay: Relay, address: Address) -> None:
         """Connect the leg to the broker at `address`. Raises OSError, or ValueError for an invalid host."""
@@ -306,27 +310,29 @@ class Proxy:
 
     def _is_ours(self, address: Address) -> bool:
         """Return whether we listen at `address`. Host names are compared as text, not looked up."""
-        hosts = self._ours.get(address.port, set())
+        hosts = self._own_hosts.get(address.port, set())
         host = "127.0.0.1" if address.host == "localhost" else address.host
         return bool(hosts & {address.host, host} or (hosts & ANY_HOST and is_local(host)))
 
     def _leads_back(self, targets: list[Any]) -> bool:
         """Return whether one of these addresses is ours: the proxy would dial itself forever."""
-        return any(self._is_ours(Address(*place[:2])) for *_, place in targets)
+        return any(self._is_ours(Address(*sockaddr[:2])) for *_, sockaddr in targets)
 
     def make_preface(self, relay: Relay) -> bytes:
         """Return the first bytes to send to the broker: a PROXY header, or nothing."""
         if not self.plan.header_out:
             return b""
         target = relay.legs[True].transport.get_extra_info("peername")
-        if not isinstance(target, tuple):  # it has ended already
+        if not isinstance(target, tuple):  # the leg has ended already
             return b""
         return build_header(self.plan.header_out, relay.client, (target[0], target[1]))
 
     def find_url(self, relay: Relay) -> str:
         """Return the service URL that its client used to reach us."""
-        came_to = relay.legs[False].transport.get_extra_info("sockname")
-        address = Address(self._host_for(relay.legs[False].transport) or strip_mapped(came_to[0]), came_to[1])
+        sockname = relay.legs[False].transport.get_extra_info("sockname")
+        address = Address(
+            self._host_for(relay.legs[False].transport) or strip_mapped(sockname[0]), sockname[1]
+        )
         return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
 
     def find_listener(self, relay: Relay) -> str:
@@ -338,7 +344,7 @@ class Proxy:
 
     def _host_for(self, transport: Any) -> str | None:
         """Return the host under which a client reaches our listeners; None: the one they listen at."""
-        if self.plan.advertise is None and self._bound in ANY_HOST:
+        if self.plan.advertise is None and self._bound_host in ANY_HOST:
             return strip_mapped(transport.get_extra_info("sockname")[0])
         return self.plan.advertise
 
@@ -388,22 +394,22 @@ class Proxy:
         for to_broker in (False, True):
             self.carried[to_broker] += relay.carried[to_broker]
         if not self.relays:
-            self._empty.set()
+            self._no_relays.set()
 
     # -- the end
 
     async def close(self, seconds: float) -> None:
-        """Stop accepting, pass on what was received within `seconds`, and close all connections."""
-        self._closing = True
+        """Stop accepting, pass on what was received, for at most `seconds`, and close all connections."""
+        self._is_closing = True
         if self.web is not None:
             await self.web.close()
         await self._listener.stop()
-        self._empty.clear()
+        self._no_relays.clear()
         for relay in list(self.relays):
             relay.drain()
         if self.relays:
             with suppress(TimeoutError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), seconds)
+                await asyncio.wait_for(self._no_relays.wait(), seconds)
         await self._listener.close()
         for task in list(self._dialling):
             task.cancel()
@@ -411,5 +417,5 @@ class Proxy:
         for relay in list(self.relays):
             relay.reset()
         if self.relays:
-            self._empty.clear()
-            await self._empty.wait()  # asyncio calls connection_lost a moment later
+            self._no_relays.clear()
+            await self._no_relays.wait()  # asyncio calls connection_lost a moment later

@@ -44,7 +44,7 @@ class Leg(asyncio.BufferedProtocol):
         self.can_half_close = True
 
     def connection_made(self, transport: Any) -> None:
-        """asyncio: it is connected. Nothing is read until the other leg is connected, too."""
+        """asyncio: it is connected. The client is not read while the broker is dialled."""
         self.transport = transport
         transport.set_write_buffer_limits(high=1)  # with 0, TLS transports never resume writing
         self.can_half_close = transport.can_write_eof()
@@ -176,22 +176,22 @@ class Relay:
         self.session = ExchangeState(self.connection, host.knowledge)
         self.carried = [0, 0]  # bytes
         self.is_blackholed = self.is_draining = self.is_dialling = self.is_over = False
-        self.is_unsettled = True  # lanes must call `admit`: before the first bytes, undialled, blackholed
-        self._greeted = self._opened = False
+        self.is_unsettled = True  # lanes must call `admit`: no bytes or no broker yet, or blackholed
+        self._has_greeted = self._is_in_tap = False
         self._held = 0  # bytes that wait for the leg to the broker
         self._ended_by_broker: bool | None = None  # whether the broker ended it first
 
     def open_tap(self) -> None:
         """Write the start of the connection to the tap, once."""
-        if not self._opened:
-            self._opened = True
+        if not self._is_in_tap:
+            self._is_in_tap = True
             self.connection.index = next(self.host.numbers)
             self.connection.listener = self.host.find_listener(self)
             self.tap.opened(self.connection, time.time_ns())
 
     def restart_tap(self) -> None:
         """Write the start of the connection again, for a new watcher, and go on with whole frames."""
-        if self._opened:
+        if self._is_in_tap:
             self.tap.opened(self.connection, time.time_ns())
             for lane in self.lanes:
                 lane.tap_writer.restart()
@@ -211,13 +211,13 @@ class Relay:
         if self.is_blackholed:
             return False
         if to_broker:
-            if not self._greeted:
-                self._greeted = True
+            if not self._has_greeted:
+                self._has_greeted = True
                 self.host.check_greeting(self, data)
             if self.legs[True].transport is None:
                 self._held += len(data)
                 self.host.hold(self, len(data))
-        self.is_unsettled = not self._greeted or self.legs[True].transport is None
+        self.is_unsettled = not self._has_greeted or self.legs[True].transport is None
         return not self.is_over
 
     def route_connect(self, frame: Frame) -> bool:
@@ -250,7 +250,7 @@ class Relay:
             lane.balance()
 
     def add_leg(self, leg: Leg) -> None:
-        """Begin with a leg that is connected."""
+        """Start using a leg that is now connected."""
         if self.is_over:
             leg.reset()  # the other leg has ended meanwhile
             return
@@ -293,7 +293,7 @@ class Relay:
             other_leg.close()
         leg.is_gone = True
         if other_leg.is_gone or other_leg.transport is None:
-            if self._opened:
+            if self._is_in_tap:
                 self.tap.closed(self.connection, time.time_ns(), bool(self._ended_by_broker))
             self.host.end_relay(self)
 

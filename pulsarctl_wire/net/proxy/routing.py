@@ -31,9 +31,10 @@ MAX_BROKERS: Final = 1_000
 LONGEST_ADDRESS: Final = 2_048
 """Maximum characters of an address in an answer; longer ones are not rewritten."""
 
-_KEPT: Final = frozenset(
+_NAMING_OWNER: Final = frozenset(
     (BaseCommand.LOOKUP_RESPONSE, BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER)
 )
+"""Commands that name the broker of a topic: the one that clients can reach through a proxy."""
 
 
 class Routing(str, Enum):
@@ -93,20 +94,22 @@ class Router:
         if self.routing is Routing.NONE:
             return False
         lookup = command.lookupTopicResponse if command.type == BaseCommand.LOOKUP_RESPONSE else None
-        through = lookup is not None and lookup.proxy_through_service_url
+        is_proxied = lookup is not None and lookup.proxy_through_service_url
         # clients go through a proxy only to the broker that has their topic; others they dial directly
         redirects = lookup is not None and lookup.response == CommandLookupTopicResponse.Redirect
-        keeps_address = self.routing is Routing.CONNECT and command.type in _KEPT and not redirects
+        keeps_address = self.routing is Routing.CONNECT and command.type in _NAMING_OWNER and not redirects
         is_known = False
 
         def change(plain: str, tls: str) -> tuple[str, str]:
             nonlocal is_known
-            pair = self.replace(plain, tls, answerer, host, through=through, keeps_address=keeps_address)
+            pair = self.replace(
+                plain, tls, answerer, host, is_proxied=is_proxied, keeps_address=keeps_address
+            )
             is_known |= pair is not None
             return pair or (plain, tls)
 
         is_changed = rewrite(command, change)
-        if lookup is not None and is_known and through != keeps_address:
+        if lookup is not None and is_known and is_proxied != keeps_address:
             lookup.proxy_through_service_url = keeps_address
             is_changed = True
         return is_changed
@@ -118,26 +121,26 @@ class Router:
         answerer: Answerer,
         host: str | None,
         *,
-        through: bool = False,
+        is_proxied: bool = False,
         keeps_address: bool = False,
     ) -> tuple[str, str] | None:
-        """Return the URLs that clients get instead of a broker's two; None if there is no way to it.
+        """Return the URLs that clients get instead of a broker's two; None if they cannot be rewritten.
 
-        `through`: the answerer is a proxy for the broker. With `keeps_address` only the route is stored.
+        `is_proxied`: the answerer is a proxy for the broker. With `keeps_address` only the route is stored.
         """
         first, second = (tls, plain) if self.service.tls else (plain, tls)
-        broker = self._store_route(first or second, second, answerer, through)
+        broker = self._store_route(first or second, second, answerer, is_proxied)
         address = broker if keeps_address or broker is None else self._find_client_address(broker, host)
         if address is None:
             return None
-        own, own_tls = f"pulsar://{address}", f"pulsar+ssl://{address}"
-        # of the two the client uses the one of the kind (TLS or not) by which it is connected
-        return (plain if keeps_address and plain else own), (
-            tls if keeps_address and tls else own_tls if tls or self.tls else ""
+        plain_url, tls_url = f"pulsar://{address}", f"pulsar+ssl://{address}"
+        # of the two URLs a client uses the one that matches its own connection: TLS or not
+        return (plain if keeps_address and plain else plain_url), (
+            tls if keeps_address and tls else tls_url if tls or self.tls else ""
         )
 
-    def _store_route(self, url: str, twin: str, answerer: Answerer, through: bool) -> Address | None:
-        """Store the route to the broker at `url`; return the broker, or None if `url` is invalid or too many.
+    def _store_route(self, url: str, twin: str, answerer: Answerer, is_proxied: bool) -> Address | None:
+        """Store the route to the broker at `url`. Return its address; None if it is invalid, or one too many.
 
         `twin` is its other address, if it has one: a client may later name the broker by its TLS address or
         by the other one, so the route is stored under both.
@@ -154,7 +157,7 @@ class Router:
         if not names <= self.routes.keys() and len(self.routes) >= MAX_BROKERS:
             self._warn(f"more than {MAX_BROKERS} brokers were named; the others' addresses are not rewritten")
             return None
-        self.routes.update(dict.fromkeys(names, self._make_route(addresses, answerer, through)))
+        self.routes.update(dict.fromkeys(names, self._make_route(addresses, answerer, is_proxied)))
         return broker
 
     def _find_client_address(self, broker: Address, host: str | None) -> Address | None:
@@ -169,13 +172,13 @@ class Router:
             return None
         return Address(host or listener.host, listener.port)
 
-    def _make_route(self, addresses: tuple[Address, ...], answerer: Answerer, through: bool) -> Route:
+    def _make_route(self, addresses: tuple[Address, ...], answerer: Answerer, is_proxied: bool) -> Route:
         broker = addresses[0]
         # a standalone broker claims to be behind a proxy; one in a container may name as its own the address
         # where we listen in its place
         if str(broker) in (str(answerer.address), answerer.peer) or self.ours(broker):
             return Route((answerer.address,))
-        return Route((answerer.address,), str(broker)) if through else Route(addresses)
+        return Route((answerer.address,), str(broker)) if is_proxied else Route(addresses)
 
     def find(self, broker: str) -> Route | None:
         """Return the route to a broker that a client names in CONNECT; None if no answer has named it."""
@@ -206,7 +209,7 @@ class AddressFilter:
                 self._networks.append(network)
             else:
                 self._hosts.add(rule.lower())
-        self._any = not (self._networks or self._hosts)
+        self._allows_all = not (self._networks or self._hosts)
 
     def __call__(self, host: str, ip: str) -> bool:
         """Return whether `ip`, with or without a zone ("%eth0"), may be dialled for the broker `host`."""
@@ -216,7 +219,9 @@ class AddressFilter:
         if address.is_link_local:
             return False
         return (
-            self._any or host.lower() in self._hosts or any(address in network for network in self._networks)
+            self._allows_all
+            or host.lower() in self._hosts
+            or any(address in network for network in self._networks)
         )
 
 

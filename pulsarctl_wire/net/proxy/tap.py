@@ -55,7 +55,11 @@ def _fence() -> None:
 
 
 class TapRecord(NamedTuple):
-    """A record of one of the kinds above. `data` has the bytes carried, or a text in UTF-8."""
+    """A record of one of the kinds above.
+
+    `connection` is the number of the connection, or (LEFT_OUT) of notes. `data` has the bytes carried, a text
+    in UTF-8, or (MISSED) the `counts`.
+    """
 
     kind: int
     connection: int
@@ -78,18 +82,18 @@ class TapRing:
         self._capacity = capacity
         buffer = memoryview(self._memory)
         self._marks = buffer[:_START].cast("Q")
-        self._room = buffer[_START:]
+        self._area = buffer[_START:]
         self._put = 0
-        self._left_out = 0
+        self._notes_left_out = 0
         self._over = False
-        self._wakes, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
 
     # -- the proxy's side
 
     def use_in_proxy(self) -> None:
         """Prepare the ring in the process that puts records."""
-        os.close(self._wakes)
+        os.close(self._wake_reader)
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """Put a record of a new connection."""
@@ -114,21 +118,21 @@ class TapRing:
 
     def note(self, text: str) -> None:
         """Put a note for the user."""
-        if self._left_out and self._add(LEFT_OUT, self._left_out, False, 0, b""):
-            self._left_out = 0
+        if self._notes_left_out and self._add(LEFT_OUT, self._notes_left_out, False, 0, b""):
+            self._notes_left_out = 0
         if not self._add(
             NOTE, 0, False, time.time_ns(), text[:_LONGEST_NOTE].encode("utf-8", "backslashreplace")
         ):
-            self._left_out += 1
+            self._notes_left_out += 1
 
     def end(self) -> None:
         """Put the last record."""
         self._marks[_ENDING] = 1
-        if self._left_out:
-            self._add(LEFT_OUT, self._left_out, False, 0, b"")
+        if self._notes_left_out:
+            self._add(LEFT_OUT, self._notes_left_out, False, 0, b"")
         self._add(END, 0, False, 0, b"")
         self._over = True
-        os.close(self._wake)
+        os.close(self._wake_writer)
 
     def _add(self, kind: int, number: int, to_broker: bool, time_ns: int, data: bytes) -> bool:
         if self._over:
@@ -143,27 +147,27 @@ class TapRing:
             if step + to_end > free:
                 return False
             if to_end >= _HEAD.size:
-                _HEAD.pack_into(self._room, offset, to_end, _WRAP, 0, 0, 0)
+                _HEAD.pack_into(self._area, offset, to_end, _WRAP, 0, 0, 0)
             position, offset = position + to_end, 0
         elif step > free:
             return False
-        room = self._room
-        _HEAD.pack_into(room, offset, size, kind, to_broker, number, time_ns)
-        room[offset + _HEAD.size : offset + size] = data
+        area = self._area
+        _HEAD.pack_into(area, offset, size, kind, to_broker, number, time_ns)
+        area[offset + _HEAD.size : offset + size] = data
         _fence()
         self._put = self._marks[_PUT] = position + step
         _fence()
         if self._marks[_ASLEEP]:
             self._marks[_ASLEEP] = 0
-            with suppress(OSError):  # it is awake, or gone
-                os.write(self._wake, b"!")
+            with suppress(OSError):  # the watcher has been woken already, or is gone
+                os.write(self._wake_writer, b"!")
         return True
 
     # -- the watcher's side
 
     def use_in_watcher(self) -> None:
         """Prepare the ring in the process that takes records."""
-        os.close(self._wake)
+        os.close(self._wake_writer)
 
     @property
     def ending(self) -> bool:
@@ -171,11 +175,11 @@ class TapRing:
         return bool(self._marks[_ENDING])
 
     def records(self, seconds: float) -> Iterator[TapRecord | None]:
-        """Yield the records as they come, to the end, and None whenever `seconds` have passed without any.
+        """Yield the records until the proxy has ended, and None whenever `seconds` have passed without any.
 
         Begins where an earlier watcher has stopped.
         """
-        marks, room, capacity = self._marks, self._room, self._capacity
+        marks, area, capacity = self._marks, self._area, self._capacity
         position = marks[_TAKEN]
         is_gone = False  # the proxy has died without an END
         while True:
@@ -184,8 +188,8 @@ class TapRing:
                     return
                 marks[_ASLEEP] = 1
                 _fence()
-                if marks[_PUT] == position and select.select([self._wakes], [], [], seconds)[0]:
-                    is_gone = not os.read(self._wakes, 4096)
+                if marks[_PUT] == position and select.select([self._wake_reader], [], [], seconds)[0]:
+                    is_gone = not os.read(self._wake_reader, 4096)
                 elif marks[_PUT] == position:
                     yield None
                 marks[_ASLEEP] = 0
@@ -195,8 +199,8 @@ class TapRing:
             size, kind, number, time_ns = capacity - offset, _WRAP, 0, 0
             to_broker = 0
             if size >= _HEAD.size:
-                size, kind, to_broker, number, time_ns = _HEAD.unpack_from(room, offset)
-            data = bytes(room[offset + _HEAD.size : offset + size])
+                size, kind, to_broker, number, time_ns = _HEAD.unpack_from(area, offset)
+            data = bytes(area[offset + _HEAD.size : offset + size])
             _fence()
             marks[_TAKEN] = position = position + size + -size % 8
             if kind != _WRAP:
@@ -214,52 +218,53 @@ class TapWriter:
 
     def __init__(self, ring: TapRing, connection: Connection, to_broker: bool) -> None:
         self._ring = ring
-        self._wanted = ring.wants_bytes
+        self._wants_bytes = ring.wants_bytes
         self._connection = connection
         self._to_broker = to_broker
         self._walk = FrameWalk(frozenset())
         self._tail = b""  # less than a frame's head
-        self._behind = False  # there are missed bytes that were not reported yet
-        self._missed = self._frames = 0  # missed bytes; frames that had begun before, and are not missed
+        self._is_behind = False  # there are missed bytes that were not reported yet
+        self._missed = self._frames = 0  # missed bytes; frames before the first one missed
 
     def carried(self, data: bytes, now: int) -> None:
         """Write `data` that the lane has passed on at `now` (ns since the epoch)."""
-        if not self._wanted:
+        if not self._wants_bytes:
             return
         walk = self._walk
-        frames, torn = walk.frames, walk.left > 0
+        frames, is_mid_frame = walk.frames, walk.left > 0
         remaining, new_frames, tail = walk.left, 0, self._tail
         buffer = tail + data if tail else data
         self._tail = buffer[walk.walk(buffer, 0) :]
         if tail:  # the start of a frame that was not counted yet
             size = 0 if walk.lost else walk.size(buffer, 0)
             remaining, new_frames = (size - len(tail), 1) if size else (len(data), 0)
-        if self._behind:
+        if self._is_behind:
             frames += new_frames
             skip = min(remaining, len(data))
             if skip == len(data) or not self._put_missed(skip, frames, now):
                 self._missed += len(data)
                 return
-            data, torn = data[skip:], False
+            data, is_mid_frame = data[skip:], False
         if not self._ring.carried(self._connection, self._to_broker, data, now):
-            self._behind, self._missed, self._frames = True, len(data), frames - torn
+            self._is_behind, self._missed, self._frames = True, len(data), frames - is_mid_frame
 
     def _put_missed(self, skip: int, frames: int, now: int) -> bool:
+        """Report the missed bytes and `skip` more; `frames` have begun. Return whether there was room."""
         size, frame_count = self._missed + skip, frames - self._frames
         if not self._ring.missed(self._connection, self._to_broker, size, frame_count, now):
             return False
-        self._behind, self._missed = False, 0
+        self._is_behind, self._missed = False, 0
         return True
 
     def restart(self) -> None:
         """Go on at the beginning of a frame, for a new watcher that has not seen the earlier bytes."""
         walk = self._walk
-        if not self._behind and (walk.left or self._tail):
-            self._behind, self._frames = True, walk.frames - (walk.left > 0)
+        if not self._is_behind and (walk.left or self._tail):
+            self._is_behind, self._frames = True, walk.frames - (walk.left > 0)
 
     def finish(self) -> None:
         """Report the missed bytes at the end of the lane."""
-        if self._behind:
+        if self._is_behind:
             self._put_missed(0, self._walk.frames, time.time_ns())
 
 
@@ -268,17 +273,17 @@ class RingTap:
 
     def __init__(self, ring: TapRing) -> None:
         self._ring = ring
-        self._open: dict[int, tuple[Connection, tuple[TapWriter, TapWriter]]] = {}
+        self._connections: dict[int, tuple[Connection, tuple[TapWriter, TapWriter]]] = {}
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """Write a new connection."""
         writers = TapWriter(self._ring, connection, False), TapWriter(self._ring, connection, True)
-        self._open[connection.index] = connection, writers
+        self._connections[connection.index] = connection, writers
         self._ring.opened(connection, time_ns)
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
         """Write `data` that the connection carried."""
-        entry = self._open.get(connection.index)
+        entry = self._connections.get(connection.index)
         if entry is not None and data:
             entry[1][to_broker].carried(data, time_ns)
 
@@ -288,7 +293,7 @@ class RingTap:
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Write the end of the connection."""
-        entry = self._open.pop(connection.index, None)
+        entry = self._connections.pop(connection.index, None)
         if entry is not None:
             for writer in entry[1]:
                 writer.finish()
@@ -296,7 +301,7 @@ class RingTap:
 
     def restart(self) -> None:
         """Write the open connections again, for a new watcher."""
-        for connection, writers in self._open.values():
+        for connection, writers in self._connections.values():
             self._ring.opened(connection, time.time_ns())
             for writer in writers:
                 writer.restart()

@@ -1,8 +1,8 @@
-"""Answers lookups over HTTP for clients of the proxy, whose service URL is that of a web service.
+"""Answers lookups over HTTP, for clients whose service URL leads to a web service.
 
-It asks a broker's web service, follows redirects itself, and puts its own addresses into the answer, as
-`routing.py` does for LOOKUP_RESPONSE. Questions for partitions, topics and schemas are passed on. Everything
-else is refused: the REST API can change a cluster, and web pages could reach it here.
+The proxy asks a broker's web service, follows redirects itself, and puts its own addresses into the answer,
+as `routing.py` does for LOOKUP_RESPONSE. Questions for partitions, topics and schemas are passed on.
+Everything else is refused: the REST API can change a cluster, and web pages could reach it through the proxy.
 """
 
 import json
@@ -42,7 +42,7 @@ _REFUSAL: Final = "pwire answers lookups only; ask the broker's web service for 
 class WebListener:
     """Listens for lookups over HTTP: `open` it, `close` it.
 
-    It asks `service`, by `settings`, and takes its addresses from `router`. `dials` maps addresses to those
+    It asks `service`, with `settings`, and takes its addresses from `router`. `dials` maps addresses to those
     that are dialled instead, `allowed` says which may be dialled. `numbers` gives each call its number for
     `ring`. With `tls` clients speak TLS. `find_host` returns the host under which a client, by its transport,
     reaches our listeners; None: the one they listen at.
@@ -107,13 +107,13 @@ class WebListener:
         record_call(
             self._tap, connection, start_ns, request.host, headers, reply._replace(latency_ns=latency_ns)
         )
-        kind = reply.headers.get("Content-Type", "application/json")
+        content_type = reply.headers.get("Content-Type", "application/json")
         return web.Response(
-            status=reply.status, reason=reply.reason, body=reply.body, headers={"Content-Type": kind}
+            status=reply.status, reason=reply.reason, body=reply.body, headers={"Content-Type": content_type}
         )
 
     async def _ask(self, target: str, headers: Mapping[str, str]) -> Reply:
-        """Return the last answer of the web services; one of our own if none can be reached."""
+        """Return the answer of the first web service that can be reached; one of our own if none can."""
         addresses = self.service.addresses
         first, failures = next(self._turns), []
         for turn in range(len(addresses)):
@@ -138,7 +138,7 @@ class WebListener:
             return body
         host, service = self.find_host(transport), self.router.service.addresses[0]
         plain, tls = rest.get_text(fields, "brokerUrl", "nativeUrl"), rest.get_text(fields, "brokerUrlTls")
-        # clients that look up over HTTP never go through a proxy: they get listeners, also with CONNECT
+        # clients that look up over HTTP never go through a proxy: they get listeners, even with CONNECT
         pair = self.router.replace(plain, tls, Answerer(service, str(service)), host)
         if pair is None:
             return body
