@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.conformance.basics.target import Target
 
 _ROUNDS: Final = 500
-"""Checks after which new connections take over, so that what is kept of them is bounded."""
+"""Checks after which new connections take over, so that their transcripts stay small."""
 
 
 class Bystanders:
@@ -30,13 +30,13 @@ class Bystanders:
         self._make_target = make_target
         self._patience = patience
         self._target: Target | None = None
-        self._watch: Probe
+        self._pinger: Probe
         self._producer: Probe
         self._consumer: Probe
         self._rounds = 0
 
     async def open(self) -> None:
-        """Open the connections, also after others. Raises SessionError, Mismatch."""
+        """Close earlier connections, and open new ones. Raises SessionError, Mismatch."""
         await self.close()
         try:
             await asyncio.wait_for(self._open(), 2 * self._patience)
@@ -45,8 +45,8 @@ class Bystanders:
 
     async def _open(self) -> None:
         target = self._target = self._make_target()
-        self._watch = await target.open_connection()
-        body = await self._watch.connect()
+        self._pinger = await target.open_connection()
+        body = await self._pinger.connect()
         if body.max_message_size > 0:
             self.limit = body.max_message_size + FRAME_PADDING
         topic = target.topic()
@@ -66,7 +66,7 @@ class Bystanders:
             await self.open()
         self._rounds += 1
         checks = {
-            "bystander not served": self._check_watch,
+            "bystander not served": self._check_pinger,
             "new connection not served": self._check_new,
             "other topic not served": self._check_messages,
         }
@@ -82,7 +82,7 @@ class Bystanders:
         except (asyncio.TimeoutError, TimeoutError):
             return Problem(kind, "an answer", f"none within {2 * self._patience:g} s", True)
         except Mismatch as error:
-            has_ended = any(probe.closed.done() for probe in (self._watch, self._producer, self._consumer))
+            has_ended = any(probe.closed.done() for probe in (self._pinger, self._producer, self._consumer))
             return Problem(kind, error.expected, error.actual, not has_ended and "within" in error.actual)
         except RequestTimeout as error:
             return Problem(kind, "a connection", str(error), True)
@@ -90,8 +90,8 @@ class Bystanders:
             return Problem("broker gone", "a connection", str(error))
         return None
 
-    async def _check_watch(self) -> None:
-        await self._expect_pong(self._watch)
+    async def _check_pinger(self) -> None:
+        await self._expect_pong(self._pinger)
 
     async def _expect_pong(self, probe: Probe) -> None:
         probe.command("PING")

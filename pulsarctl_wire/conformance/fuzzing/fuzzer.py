@@ -25,13 +25,13 @@ MAX_FINDINGS: Final = 20
 """Findings after which a run ends: a broker with more is known to be wrong."""
 
 _ATTEMPTS: Final = 3  # to see a problem again
-_RETURN: Final = 10.0  # seconds in which a broker that is gone may be back
+_RETURN: Final = 10.0  # seconds that a broker which is gone has to come back
 
 
 class Plan(NamedTuple):
     """What to do: how long (in seconds), and how many sessions at once.
 
-    `patience` are the seconds that an answer may take, `effort` those that a problem may be reduced.
+    `patience` are the seconds that an answer may take, `effort` those that reducing a problem may take.
     """
 
     make_target: Callable[[], Target]
@@ -46,9 +46,9 @@ class Plan(NamedTuple):
 
 @dataclass
 class Finding:
-    """Something wrong with the broker: the session that shows it, and what that sent and got.
+    """Something wrong with the broker: the session that shows it, and what was sent and came back.
 
-    `count` is how often it came. If not `is_repeatable`, it did not come again when the session was alone.
+    `count` is how often it came. If not `is_repeatable`, it did not come again when sessions ran alone.
     """
 
     problem: Problem
@@ -58,7 +58,7 @@ class Finding:
     count: int = 1
 
     def explains(self, session: Session, problem: Problem) -> bool:
-        """Return whether a session has this problem for the same cause: it has the same steps in it."""
+        """Return whether it explains a session's problem: one of its kind, in a session that has its steps."""
         if problem.kind != self.problem.kind:
             return False
         signatures = (step.signature for step in session.steps)
@@ -90,7 +90,7 @@ class Fuzzer:
         self._report = report
         self._progress = progress
         self._bystanders = Bystanders(plan.make_target, plan.patience)
-        self._is_over = False
+        self._is_over = False  # the broker stays gone or broken: nothing more can be tried
 
     async def run(self) -> None:
         """Fuzz until the time is up. Raises SessionError if the broker cannot be reached at the beginning."""
@@ -136,7 +136,7 @@ class Fuzzer:
     # -- bystanders
 
     async def _check_bystanders(self) -> Problem | None:
-        """Return what is wrong with others, and have new ones in that case."""
+        """Return what is wrong with the bystanders; open new ones if anything is."""
         try:
             problem = await self._bystanders.check()
         except (SessionError, Mismatch) as error:
@@ -148,7 +148,7 @@ class Fuzzer:
         return problem
 
     async def _renew_bystanders(self) -> None:
-        """Open new bystanders; a broker that was gone has some time for that."""
+        """Open new bystanders; a broker that is gone has some time to come back."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _RETURN
         while True:
@@ -181,7 +181,7 @@ class Fuzzer:
     # -- findings
 
     async def _handle(self, session: Session, result: Play) -> None:
-        """Make a finding of the first problem of a session, if it comes again."""
+        """Make a finding of the first problem of a session, a doubtful one if it does not come again."""
         problem = result.problems[0]
         if self._count_again(session, problem):
             return
@@ -202,7 +202,7 @@ class Fuzzer:
         return False
 
     def _add_doubtful(self, finding: Finding) -> None:
-        """Add a finding that has not come again. A silence may be due to a busy machine."""
+        """Add a finding that has not come again. Only count a silence: the machine may have been busy."""
         if finding.problem.is_silence and not self._is_over:
             self.tally.oddities += 1
         else:
@@ -213,7 +213,7 @@ class Fuzzer:
         self._report(finding)
 
     async def _try(self, session: Session) -> tuple[Play, list[Problem]]:
-        """Play a session alone; return what came of it, with the problems of others."""
+        """Play a session alone; return the play, and its problems with that of the bystanders."""
         result = await self._play(session)
         problem = await self._check_bystanders()
         return result, [*result.problems, *([] if problem is None else [problem])]
@@ -226,21 +226,22 @@ class Fuzzer:
         """Reduce a session that shows a problem, and add the finding."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._plan.effort
-        best = Finding(problem, session, [])
+        finding = Finding(problem, session, [])
 
         async def shows(candidate: Session) -> bool:
             if loop.time() > deadline or self._is_over:
                 return False
             result, problems = await self._try(candidate)
-            for other in problems:
-                if other.kind == problem.kind:
-                    best.problem, best.session, best.exchanges = other, candidate, result.exchanges
+            for new_problem in problems:
+                if new_problem.kind == problem.kind:
+                    finding.problem, finding.session = new_problem, candidate
+                    finding.exchanges = result.exchanges
                     return True
             return False
 
         await reduce(session, shows)
-        if not best.exchanges:
+        if not finding.exchanges:
             result, _ = await self._try(session)
-            best.exchanges = result.exchanges
-        if not self._count_again(best.session, best.problem):
-            self._add(best)
+            finding.exchanges = result.exchanges
+        if not self._count_again(finding.session, finding.problem):
+            self._add(finding)

@@ -67,7 +67,7 @@ class Draft:
         self.add(command, {"request_id": self.number_request(), **fields})
 
     def finish(self) -> tuple[Step, ...]:
-        """Return the steps: CONNECT, then those of all groups, mixed."""
+        """Return the steps: those of the first group, then those of the others, half of the time mixed."""
         first, *others = self._groups
         order = [index for index, group in enumerate(others) for _ in group]
         if self.random.random() < 0.5:
@@ -77,7 +77,7 @@ class Draft:
 
 
 def generate(random: Random, number: int = 0) -> Session:
-    """Return a valid session."""
+    """Return a valid session with this number."""
     draft = Draft(random)
     _connect(draft)
     writers = random.choices(_WRITERS, (3, 3, 1, 1), k=random.choice((1, 1, 2, 2, 3)))
@@ -134,7 +134,7 @@ def _produce(draft: Draft) -> None:
 
 
 def _send(draft: Draft, producer: int, sequence: int, payload: bytes, *, command: Any, metadata: Any) -> None:
-    """Write SEND."""
+    """Write SEND; `command` and `metadata` are the fields that others do not have."""
     fields = {"producer_id": producer, "sequence_id": sequence, **command}
     head = {"producer_name": "p", "sequence_id": sequence, "publish_time": 1_700_000_000_000, **metadata}
     draft.add("SEND", fields, metadata=head, payload=payload)
@@ -296,7 +296,7 @@ def _discover(draft: Draft) -> None:
 
 
 def _transact(draft: Draft) -> None:
-    """Write a transaction; brokers without transactions answer by errors."""
+    """Write a transaction; brokers without transactions answer with errors."""
     draft.begin()
     draft.request("TC_CLIENT_CONNECT_REQUEST", tc_id=0)
     draft.request("NEW_TXN", tc_id=0, txn_ttl_millis=2_000)
@@ -310,4 +310,4 @@ def _transact(draft: Draft) -> None:
 
 
 _WRITERS: Final = (_produce, _consume, _discover, _transact)
-"""What writes a group of steps."""
+"""Functions that each write a group of steps."""

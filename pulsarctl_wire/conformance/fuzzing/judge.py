@@ -1,6 +1,6 @@
 """`Judge`: what a broker may send on a connection, after what was sent to it.
 
-Where it cannot know how the broker reads something, it expects nothing.
+Where the judge cannot know how the broker reads something, it expects nothing.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _SUBJECTS: Final = {
     "WATCH_TOPIC_UPDATE": ("WATCH_TOPIC_LIST", "watcher_id"),
     "MESSAGE": ("FLOW", "consumer_id"),
 }
-"""Command that a broker sends by itself -> the command without which it does not, and the field of both."""
+"""Command that a broker sends by itself -> the client's command that must come first, their id field."""
 
 
 _OPENINGS: Final = (NUMBERS["PRODUCER"], NUMBERS["SUBSCRIBE"])
 
 
-_ASKED: Final = "unrequested"
+_UNREQUESTED: Final = "unrequested"
 """The beginning of all kinds of problems that depend on what was sent."""
 
 
 class Problem(NamedTuple):
     """What is wrong with a broker: its kind, what was expected, and what happened.
 
-    `is_silence`: something did not come in time, as may be on a busy machine.
+    `is_silence`: something did not come in time, which may happen on a busy machine.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Judge:
         self.offence = ""
         """Why the broker must end the connection; "" if it need not."""
         self.is_lost = False
-        """Whether the broker may read a command otherwise: Pulsar lets a text run beyond its message."""
+        """Whether the broker may read a command differently: Pulsar lets a text run beyond its message."""
         self.is_refused = False
         """Whether a producer or consumer was refused, so that later steps are wrong."""
         self._limit = limit
@@ -89,7 +89,7 @@ class Judge:
 
     @property
     def is_complete(self) -> bool:
-        """Whether what was sent are whole frames, so that another one can follow."""
+        """Whether only whole frames were sent, so that another one can follow."""
         return not self.offence and not self._buffer
 
     def _note(self, data: bytes) -> None:
@@ -118,7 +118,7 @@ class Judge:
             return f"{command} without its sub-message"
         if _lacks_fields(body):
             return f"{command} without a required field"
-        # a message in it that is incomplete may be of a field that the broker does not know, and skips
+        # an incomplete sub-message may be in a field that the broker does not know, and skips
         self.is_lost |= frame.base is not None and not frame.base.IsInitialized()
         if self.is_lost:
             return ""
@@ -163,14 +163,14 @@ class Judge:
             self._answers[frame.type, 0] += 1
             number = self._commands["PING" if command == "PONG" else "CONNECT"]
             if self._answers[frame.type, 0] > number:
-                self._report(f"{_ASKED} {command}", f"{number} of {command}", "one more")
+                self._report(f"{_UNREQUESTED} {command}", f"{number} of {command}", "one more")
         elif command in _SUBJECTS:
             self._judge_subject(frame)
         elif frame.type in ANSWERS:
             self._judge_answer(frame)
 
     def _report(self, kind: str, expected: str, actual: str) -> None:
-        if not (self.is_lost and kind.startswith(_ASKED)):
+        if not (self.is_lost and kind.startswith(_UNREQUESTED)):
             self.problems.append(Problem(kind, expected, actual))
 
     def _judge_receipt(self, frame: Frame) -> None:
@@ -178,7 +178,7 @@ class Judge:
         self._receipts[key] += 1
         if self._receipts[key] > self._sends[key]:
             expected = f"{self._sends[key]} answers to SEND {key[1]} of producer {key[0]}"
-            self._report(f"{_ASKED} {frame.command}", expected, f"{describe(frame)} came, too")
+            self._report(f"{_UNREQUESTED} {frame.command}", expected, f"{describe(frame)} came, too")
         elif frame.command == "SEND_RECEIPT" and self._checksums[key] == {"invalid"}:
             self._report("wrong checksum accepted", "SEND_ERROR {error=ChecksumError}", describe(frame))
 
@@ -187,7 +187,7 @@ class Judge:
         number = getattr(frame.body, key)
         if (subject, number) not in self._subjects:
             expected = f"no {frame.command} without {subject} {{{key}={number}}}"
-            self._report(f"{_ASKED} {frame.command}", expected, describe(frame))
+            self._report(f"{_UNREQUESTED} {frame.command}", expected, describe(frame))
         elif frame.command == "MESSAGE" and frame.checksum == "invalid" and not frame.broker_entry:
             self._report("damaged message", "MESSAGE with a valid checksum, or none", describe(frame))
 
@@ -208,10 +208,10 @@ class Judge:
         has_session = key != "request_id" and requests > 0  # then more may come at any time
         if self._answers[frame.type, number] > requests and not has_session:
             expected = f"{requests} answers to requests {number} of {', '.join(map(command_name, kinds))}"
-            self._report(f"{_ASKED} {frame.command}", expected, f"{describe(frame)} came, too")
+            self._report(f"{_UNREQUESTED} {frame.command}", expected, f"{describe(frame)} came, too")
         elif key == "request_id" and self._count_answers(number) > self._count_requests(number):
             expected = f"{self._count_requests(number)} answers to requests {number}"
-            self._report(f"{_ASKED} second answer", expected, f"{describe(frame)} came, too")
+            self._report(f"{_UNREQUESTED} second answer", expected, f"{describe(frame)} came, too")
 
     def _count_requests(self, number: int) -> int:
         return sum(count for (_, request), count in self._requests.items() if request == number)
@@ -224,7 +224,7 @@ class Judge:
     # -- the end
 
     def find_unanswered(self) -> Problem | None:
-        """Return that a request has no answer, or a SEND; None if all have one. For valid sessions."""
+        """Return the problem if a request or a SEND has no answer, None otherwise. For valid sessions."""
         for (kind, number), count in self._requests.items():
             answers = sum(self._answers[answer, number] for answer in REQUESTS[kind].answers)
             if answers < count:
@@ -237,5 +237,5 @@ class Judge:
 
 
 def _lacks_fields(body: Any) -> bool:
-    """Return whether a message lacks a required field, apart from the messages in it."""
+    """Return whether a message lacks a required field; its sub-messages are not checked."""
     return any(field.is_required and not body.HasField(field.name) for field in body.DESCRIPTOR.fields)

@@ -108,7 +108,7 @@ def _change(make: Callable[[Step, Random], Change]) -> Mutation:
 
 
 def _change_entry(make: Callable[[Step, Random], Change]) -> Mutation:
-    """Return the mutation that adds a change to one of the steps with an entry, or else to any."""
+    """Return the mutation that adds a change to a step with an entry; without one, it changes any field."""
 
     def change(steps: list[Step], random: Random) -> list[Step]:
         indexes = [index for index, step in enumerate(steps) if step.metadata is not None]
@@ -145,7 +145,7 @@ def _change_message(part: str, data: bytes, descriptor: Any, random: Random) -> 
     )
     if action == "value":
         return _make_value(part, path, field, random)
-    if action == "absent":  # a field that is not there, of the message that this one is in
+    if action == "absent":  # another field, probably absent, of the message that has this one
         other = random.choice(field.containing_type.fields)
         return _make_value(part, (*path[:-1], other.number), other, random)
     value: int | bytes = 0
@@ -173,7 +173,7 @@ def _list_paths(
 
 
 def _make_value(part: str, path: tuple[int, ...], field: Any, random: Random) -> Change:
-    """Return another value of a field."""
+    """Return the change that gives a field another value."""
     if field.type == FieldDescriptor.TYPE_STRING:
         return Change("field", part, "bytes", path, random.choice(_TEXTS))
     if field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE):
@@ -184,7 +184,7 @@ def _make_value(part: str, path: tuple[int, ...], field: Any, random: Random) ->
 
 
 def _make_unknown(random: Random) -> bytes:
-    """Return a field that the protocol does not have."""
+    """Return the bytes of a field that the protocol does not have."""
     number = random.choice((90, 500, 2**29 - 1))
     return random.choice(
         (
@@ -198,7 +198,7 @@ def _make_unknown(random: Random) -> bytes:
 
 
 def _change_type(step: Step, random: Random) -> Change:
-    """Give the command a type that does not exist, or none, or leave its sub-message out."""
+    """Give the command an unknown type, another one, or none, or leave its sub-message out."""
     number = NUMBERS[step.command]
     return random.choice(
         (
@@ -239,7 +239,7 @@ def _change_bytes(step: Step, random: Random) -> Change:
 
 
 def _reorder(steps: list[Step], random: Random) -> list[Step]:
-    """Swap two steps, leave some out, repeat one, or move one before CONNECT."""
+    """Swap two steps, leave some out, repeat one, move one before CONNECT, or add one of another session."""
     index, other = random.randrange(len(steps)), random.randrange(len(steps))
     action = random.choice(("swap", "drop", "drop", "repeat", "repeat", "first", "stranger"))
     if action == "swap":
@@ -265,7 +265,7 @@ def _add_command_of_broker(steps: list[Step], random: Random) -> list[Step]:
 
 
 def _add_rare_command(steps: list[Step], random: Random) -> list[Step]:
-    """Add a command that the sessions do not have otherwise: with its required fields, and some others."""
+    """Add any command that clients may send, with its required fields and some others."""
     command = random.choice([name for number, name in NAMES.items() if TO_BROKER.get(number, True)])
     descriptor = BaseCommand.DESCRIPTOR.fields_by_name[BODIES[NUMBERS[command]]].message_type
     steps.insert(random.randrange(len(steps) + 1), Step(command, _make_fields(descriptor, random)))

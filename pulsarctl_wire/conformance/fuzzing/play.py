@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from pulsarctl_wire.conformance.basics.probe import Probe
     from pulsarctl_wire.conformance.basics.target import Target
 
-_SHORT: Final = 0.3
-"""Seconds to wait for an answer that may never come, as something has been changed."""
+_SHORT_WAIT: Final = 0.3
+"""Seconds to wait for an answer that may never come, as the session has mutations."""
 
-_SHORTEST: Final = 0.03
-"""Seconds to wait if one has not come, or the broker waits for more."""
+_SHORTEST_WAIT: Final = 0.03
+"""Seconds to wait if an earlier answer did not come, or the broker waits for the rest of a frame."""
 
 _DELIVERY: Final = 0.1
 """Seconds to wait for a message after FLOW: there may be none."""
 
 
 class Exchange(NamedTuple):
-    """Bytes that were sent, without credentials, and the commands that came before the next ones were."""
+    """A step, its bytes without credentials, and the commands that came before the next step."""
 
     step: Step
     data: bytes
@@ -35,7 +35,7 @@ class Exchange(NamedTuple):
 
 
 class Play(NamedTuple):
-    """What came of a session: the problems in it, and what was sent and came."""
+    """What came of a session: its problems and its exchanges."""
 
     problems: list[Problem]
     exchanges: list[Exchange]
@@ -64,7 +64,7 @@ class _Player:
         self.judge = Judge(limit)
         self.exchanges: list[Exchange] = []
         self._session = session
-        self._has_waited = False
+        self._has_waited_in_vain = False
         self._probe = probe
         self._patience = patience
         self._memory = Memory(secrets.token_hex(4), probe.target.credentials)
@@ -97,18 +97,18 @@ class _Player:
         number = NUMBERS[step.command]
         request = REQUESTS.get(number)
         answers = ANSWERED_WITHOUT_ID.get(number) if request is None else request.answers
-        within = min(self._patience, _SHORT) if self._session.mutations else self._patience
+        within = min(self._patience, _SHORT_WAIT) if self._session.mutations else self._patience
         if step.command == "FLOW":
             answers, within = frozenset({NUMBERS["MESSAGE"]}), _DELIVERY if self._memory.has_messages else 0
         if answers is None or (step.command == "ACK" and "request_id" not in step.fields):
             return
         types: frozenset[int] = answers
-        if self._has_waited or not (self.judge.is_complete or self.judge.offence):
-            within = min(within, _SHORTEST)
+        if self._has_waited_in_vain or not (self.judge.is_complete or self.judge.offence):
+            within = min(within, _SHORTEST_WAIT)
         has_answer = await self._wait(
             lambda: any(frame.type in types for frame in self._probe.frames), within
         )
-        self._has_waited |= not has_answer and within >= _SHORT
+        self._has_waited_in_vain |= not has_answer and within >= _SHORT_WAIT
 
     async def _wait(self, holds: Callable[[], object], within: float) -> bool:
         """Wait until something holds or the connection ends; return whether that was in time."""
@@ -116,7 +116,7 @@ class _Player:
         return await probe.target.wait(probe, lambda: probe.closed.done() or holds(), within)
 
     def _receive(self) -> None:
-        """Have the frames judged that came."""
+        """Judge the frames that have come."""
         frames = self._probe.frames
         while frames:
             frame = frames.popleft()

@@ -40,7 +40,7 @@ def _keep_groups(session: Session, groups: Sequence[int]) -> Session:
 
 
 async def minimise(items: Sequence[T], are_enough: Callable[[Sequence[T]], Awaitable[bool]]) -> Sequence[T]:
-    """Return as few of the items as are enough, in order: delta debugging. All of them are enough."""
+    """Return as few items as `are_enough` accepts, in order: delta debugging. It must accept all of them."""
     parts = 2
     while items:
         size = -(-len(items) // parts)
@@ -57,22 +57,22 @@ async def minimise(items: Sequence[T], are_enough: Callable[[Sequence[T]], Await
 
 
 async def _simplify(session: Session, index: int, shows: Shows) -> Session:
-    """Leave out changes, optional fields and the payload of a step."""
-    for simpler in _list_simpler(session.steps[index]):
-        step = simpler(session.steps[index])
+    """Leave out changes, fields and the payload of a step where the session still shows the problem."""
+    for simplify in _list_simplifiers(session.steps[index]):
+        step = simplify(session.steps[index])
         steps = (*session.steps[:index], step, *session.steps[index + 1 :])
         if step != session.steps[index] and await shows(session._replace(steps=steps)):
             session = session._replace(steps=steps)
     return session
 
 
-def _list_simpler(step: Step) -> list[Callable[[Step], Step]]:
+def _list_simplifiers(step: Step) -> list[Callable[[Step], Step]]:
     """Return functions that each make a step simpler."""
 
     def without_change(number: int) -> Callable[[Step], Step]:
-        gone = step.changes[number]
+        omitted_change = step.changes[number]
         return lambda step: step._replace(
-            changes=tuple(change for change in step.changes if change is not gone)
+            changes=tuple(change for change in step.changes if change is not omitted_change)
         )
 
     def without_field(name: str) -> Callable[[Step], Step]:

@@ -48,7 +48,7 @@ def write_line(data: bytes) -> str:
 
 
 def _describe(frame: Frame) -> dict[str, Any]:
-    """Return what a script says of a frame, if that is all of it."""
+    """Return the fields of a script's line for a frame, which may not say everything about it."""
     walk = Walker(show_secrets=True)
     line: dict[str, Any] = {"command": frame.command}
     if frame.body is not None:

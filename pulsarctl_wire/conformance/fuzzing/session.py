@@ -1,4 +1,4 @@
-"""What a session is made of: steps, the changes in their frames, and the bytes that come of both.
+"""What a session is made of: steps, the changes in their frames, and the bytes that result from both.
 
 Values that only a running session knows stand in the fields of a step as `Later`, and TOKEN in its names, so
 that the same session can run again on topics of its own.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.wire.frame import Frame
 
 TOKEN: Final = "00000000"
-"""The part of names that is another one in each run of a session. It has as many characters."""
+"""The part of names that each run of a session replaces by its own token, of the same length."""
 
 MASK: Final = b"CREDENTIALS"
 """What a script has instead of credentials."""
@@ -31,9 +31,9 @@ _32_BITS: Final = 2**32 - 1
 
 
 class Later(NamedTuple):
-    """A value that an answer of the broker will bring: the message id or transaction of that number.
+    """A value that the broker's answers will bring: the id of the message or transaction with this number.
 
-    `kind` is "message", "txn_most" or "txn_least". `fields` are others of the message id.
+    `kind` is "message", "txn_most" or "txn_least". `fields` are more fields of the message id.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Later(NamedTuple):
 class Change(NamedTuple):
     """Something wrong in a frame.
 
-    kind     what is counted: "field", "size", "checksum", "cut", "byte", "command"
+    kind     the sort of change: "field", "size", "checksum", "cut", "byte", "command"
     part     "command" or "metadata": the message in which the field at `path` is changed; "total_size",
              "command_size" or "metadata_size"; "checksum"; "frame"
     action   what is done, see `_edit`, `_resize`, `_seal` and `_damage`
@@ -84,7 +84,7 @@ class Step(NamedTuple):
 
 
 class Session(NamedTuple):
-    """What one connection sends. `mutations` are their kinds, none if all of it is valid."""
+    """What one connection sends. `mutations` are the kinds of its mutations, none if all of it is valid."""
 
     number: int
     steps: tuple[Step, ...]
@@ -101,7 +101,7 @@ class Memory:
         self._transactions: list[tuple[int, int]] = []
 
     def mask(self) -> Memory:
-        """Return the same memory, but for its credentials."""
+        """Return the same memory, with its credentials masked."""
         memory = Memory(self.token, {**self.credentials, "auth_data": MASK} if self.credentials else None)
         memory._messages, memory._transactions = self._messages, self._transactions
         return memory
@@ -121,7 +121,7 @@ class Memory:
         return bool(self._messages)
 
     def resolve(self, value: Any) -> Any:
-        """Return a value with what it stands for."""
+        """Return a value in which TOKEN and each `Later` are replaced by what they stand for."""
         if isinstance(value, str):
             return value.replace(TOKEN, self.token)
         if isinstance(value, Later):
@@ -181,22 +181,22 @@ def encode(step: Step, memory: Memory) -> bytes:
 
 
 def _edit(data: bytes, path: tuple[int, ...], change: Change) -> bytes:
-    """Return a message with the field at a path changed; one that is not there is added at its end.
+    """Return a message with the field at a path changed; an absent field is added at the message's end.
 
-    Actions: "missing", "number", "bytes" (another value), "repeat" (so many times), "unknown" (a field of
-    that number behind it), "wire" (another wire type).
+    Actions: "missing", "number", "bytes" (another value), "repeat" (so many times), "unknown" (an unknown
+    field behind it), "wire" (another wire type).
     """
     number = path[0]
-    start = at = stop = len(data)
+    start = value_at = stop = len(data)
     wire = VARINT
     for field in fields(data, 0, len(data)):
         if field.number == number and not field.depth and not field.problem:
-            start, at, stop, wire = field.start, field.at, field.stop, field.wire
+            start, value_at, stop, wire = field.start, field.at, field.stop, field.wire
             break
     if len(path) > 1:
-        inner = _edit(data[at:stop], path[1:], change) if wire == SIZED else _edit(b"", path[1:], change)
+        inner = _edit(data[value_at:stop] if wire == SIZED else b"", path[1:], change)
         return data[:start] + sized_field(number, inner) + data[stop:]
-    return data[:start] + _replace(data[start:stop], data[at:stop], number, change) + data[stop:]
+    return data[:start] + _replace(data[start:stop], data[value_at:stop], number, change) + data[stop:]
 
 
 def _replace(whole: bytes, content: bytes, number: int, change: Change) -> bytes:
@@ -231,7 +231,7 @@ def _seal(covered: bytes, changes: tuple[Change, ...]) -> bytes:
 
 
 def _damage(frame: bytes, change: Change) -> bytes:
-    """Return a damaged frame: "cut" keeps so many thousandths, "flip" turns a bit, "insert" adds bytes."""
+    """Return a damaged frame: "cut" keeps so many thousandths, "flip" flips a bit, "insert" adds bytes."""
     value = change.value
     if isinstance(value, bytes):
         middle = len(frame) // 2

@@ -235,7 +235,7 @@ class RelayLane:
         self._walk.want_all(self._faults is not None)
 
     def renew_faults(self) -> None:
-        """Apply added and removed faults; if one was removed, send what it held back and all delayed bytes."""
+        """Apply added and removed faults; if one was removed, send what it held back and what is delayed."""
         if self._faults is not None and self._faults.has_removed_faults():
             self._run_until(float("inf"))
         self._sync_faults()
