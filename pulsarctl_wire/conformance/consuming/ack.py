@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, ServerError
 
 
 async def _deliver(broker: Target, number: int) -> tuple[str, Probe, list[Any]]:
-    """A new topic, an Exclusive consumer of it, and the ids of the messages that it has got."""
+    """Return a new topic, its Exclusive consumer, and the ids of the messages that the consumer has got."""
     topic = await broker.fill(number)
     consumer = await broker.subscribe(topic, permits=10)
     messages = await consumer.messages(number)
@@ -22,7 +22,7 @@ async def _deliver(broker: Target, number: int) -> tuple[str, Probe, list[Any]]:
 
 
 async def _expect_left(topic: str, consumer: Probe, *expected: bytes) -> None:
-    """After closing and subscribing again, these messages are delivered and no others."""
+    """Close and subscribe again; require that these messages are delivered and no others."""
     await consumer.resubscribe(topic)
     equal(payloads(await consumer.messages(len(expected))), list(expected), "payloads")
     await consumer.expect_nothing()
@@ -145,32 +145,32 @@ async def validation_error(broker: Target) -> None:
     await _expect_left(topic, consumer, b"m1")
 
 
-_THREE = (b"0", b"1", b"2")
+_BATCH = (b"0", b"1", b"2")
 
 
 async def _deliver_batch(broker: Target, *single: bytes) -> tuple[str, Probe, dict[str, int]]:
-    """A new topic with `single` messages and a batch, a consumer that has got them, the batch's id."""
+    """Return a new topic with `single` messages and a batch, a consumer that got all, the batch's id."""
     producer = await broker.produce(topic := broker.topic())
     await producer.publish_all(*single)
-    message_id = await producer.publish_batch(*_THREE, first=len(single))
+    message_id = await producer.publish_batch(*_BATCH, first=len(single))
     consumer = await broker.subscribe(topic, permits=10)
     await consumer.messages(len(single) + 1)
     return topic, consumer, id_of(message_id)
 
 
 async def _expect_batch_left(topic: str, consumer: Probe, first: int, ack_set: list[int]) -> None:
-    """After closing and subscribing again, only the batch is delivered, with this ack_set."""
+    """Close and subscribe again; require that only the batch is delivered, with this ack_set."""
     await consumer.resubscribe(topic)
     (message,) = await consumer.messages(1)
-    equal(message.payload, make_batch(*_THREE, first=first), "payload")
+    equal(message.payload, make_batch(*_BATCH, first=first), "payload")
     equal(list(message.body.ack_set), ack_set, "ack_set")
     await consumer.expect_nothing()
 
 
-async def _ack_partly(broker: Target, ack_set: list[int]) -> None:
+async def _ack_partly(broker: Target, expected: list[int]) -> None:
     topic, consumer, entry = await _deliver_batch(broker)
     await consumer.confirm_ack({**entry, "ack_set": [0b101]})
-    await _expect_batch_left(topic, consumer, 0, ack_set)
+    await _expect_batch_left(topic, consumer, 0, expected)
 
 
 @case(SHOULD, without=("batchack",))
@@ -214,10 +214,10 @@ async def batch_all_indexes(broker: Target) -> None:
     await _expect_left(topic, consumer)
 
 
-async def _ack_cumulatively(broker: Target, ack_set: list[int]) -> None:
+async def _ack_cumulatively(broker: Target, expected: list[int]) -> None:
     topic, consumer, entry = await _deliver_batch(broker, b"single")
     await consumer.confirm_ack({**entry, "ack_set": [0b100]}, kind="Cumulative")
-    await _expect_batch_left(topic, consumer, 1, ack_set)
+    await _expect_batch_left(topic, consumer, 1, expected)
 
 
 @case(SHOULD, needs=("batchack",))
@@ -320,11 +320,11 @@ async def redelivery_count_restarts(broker: Target) -> None:
     await producer.publish_batch(b"0", b"1", b"2")
     consumer = await broker.subscribe(topic, "Shared", 20)
     (message,) = await consumer.messages(1)
-    for left_open in (0b110, 0b100):
+    for ack_set in (0b110, 0b100):
         consumer.redeliver()
         await consumer.expect("MESSAGE", redelivery_count=1)
-        one = {**id_of(message.body.message_id), "ack_set": [left_open], "batch_size": 3}
-        await consumer.confirm_ack(one)
+        batch_id = {**id_of(message.body.message_id), "ack_set": [ack_set], "batch_size": 3}
+        await consumer.confirm_ack(batch_id)
 
 
 @case(OBSERVED, needs=("batchack",))
@@ -340,8 +340,8 @@ async def cumulative_nothing_open(broker: Target) -> None:
         await producer.publish_batch(b"0", b"1", b"2", first=first)
     consumer = await broker.subscribe(topic, permits=20)
     second = id_of((await consumer.messages(2))[1].body.message_id)
-    for still_open in (0b100, 0):
-        await consumer.confirm_ack({**second, "ack_set": [still_open], "batch_size": 3}, kind="Cumulative")
+    for ack_set in (0b100, 0):
+        await consumer.confirm_ack({**second, "ack_set": [ack_set], "batch_size": 3}, kind="Cumulative")
     consumer.redeliver()
     (message,) = await consumer.messages(1)
     equal(list(message.body.ack_set), [4], "ack_set")

@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""Compaction, and SUBSCRIBE with read_compacted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _compact(broker: Target, topic: str) -> None:
     equal((await broker.rest("GET", path))["status"], "SUCCESS", "status")
 
 
-async def _subscribe_compacted(broker: Target, topic: str, subscription: str = "s") -> Probe:
+async def _compact_and_subscribe(broker: Target, topic: str, subscription: str = "s") -> Probe:
     await _compact(broker, topic)
     return await broker.subscribe(topic, permits=100, subscription=subscription, read_compacted=True)
 
@@ -64,19 +64,21 @@ async def again(broker: Target) -> None:
     topic, producer = await _publish_nine(broker)
     await _compact(broker, topic)
     await producer.publish_all(b"new", first=9, meta_partition_key="k1")
-    consumer = await _subscribe_compacted(broker, topic)
+    consumer = await _compact_and_subscribe(broker, topic)
     equal(payloads(await consumer.messages(3)), [b"v6", b"v8", b"new"], "payloads")
     await consumer.expect_nothing()
 
 
-async def _compact_entries(broker: Target, sent: list[tuple[str | None, bytes]], left: list[bytes]) -> None:
+async def _compact_entries(
+    broker: Target, entries: list[tuple[str | None, bytes]], expected: list[bytes]
+) -> None:
     producer = await broker.produce(topic := broker.topic())
-    for number, (key, payload) in enumerate(sent):
+    for number, (key, payload) in enumerate(entries):
         fields = {} if key is None else {"meta_partition_key": key}
         await producer.publish_all(payload, first=number, **fields)
-    consumer = await _subscribe_compacted(broker, topic)
-    results = payloads(await consumer.messages(len(left)))
-    equal(results, left, "results")
+    consumer = await _compact_and_subscribe(broker, topic)
+    results = payloads(await consumer.messages(len(expected)))
+    equal(results, expected, "results")
     await consumer.expect_nothing()
 
 
@@ -117,17 +119,17 @@ async def others_see_all(broker: Target) -> None:
     equal(payloads(await consumer.messages(3)), [b"1", b"2", b"3"], "payloads")
 
 
-async def _compact_batch(broker: Target, last: bytes) -> None:
+async def _compact_batch(broker: Target, last_payload: bytes) -> None:
     producer = await broker.produce(topic := broker.topic())
     singles = b""
-    for key, payload in (("a", b"1"), ("b", b"2"), ("a", last)):
+    for key, payload in (("a", b"1"), ("b", b"2"), ("a", last_payload)):
         head = SingleMessageMetadata(partition_key=key, payload_size=len(payload)).SerializeToString()
         singles += len(head).to_bytes(4, "big") + head + payload
     await producer.publish_all(singles, num_messages=3, meta_num_messages_in_batch=3)
-    consumer = await _subscribe_compacted(broker, topic)
+    consumer = await _compact_and_subscribe(broker, topic)
     (message,) = await consumer.messages(1)
     result = [(item.metadata.compacted_out, item.payload) for item in open_entry(message).messages]
-    equal(result, [(True, b""), (False, b"2"), (not last, last)], "result")
+    equal(result, [(True, b""), (False, b"2"), (not last_payload, last_payload)], "result")
 
 
 @case(SHOULD, needs=("admin",))
@@ -184,7 +186,7 @@ async def deleted_key(broker: Target) -> None:
     await producer.publish_all(b"1", meta_partition_key="a")
     await producer.publish_all(b"", first=1, meta_partition_key="a", meta_uncompressed_size=0)
     await producer.publish_all(b"1", first=2, meta_partition_key="b")
-    consumer = await _subscribe_compacted(broker, topic)
+    consumer = await _compact_and_subscribe(broker, topic)
     (message,) = await consumer.messages(1)
     equal(message.metadata and message.metadata.partition_key, "b", "partition_key")
     await consumer.expect_nothing()
@@ -206,7 +208,7 @@ async def seek_to_the_start(broker: Target) -> None:
     producer = await broker.produce(topic := broker.topic())
     for number, key in enumerate("ab"):
         await producer.publish_all(b"1", first=number, meta_partition_key=key)
-    consumer = await _subscribe_compacted(broker, topic)
+    consumer = await _compact_and_subscribe(broker, topic)
     await consumer.confirm_ack(*[item.body.message_id for item in await consumer.messages(2)])
     await broker.rest("PUT", f"{admin_path(topic)}/unload")
     consumer = await broker.subscribe(topic, read_compacted=True)
@@ -220,7 +222,7 @@ async def seek_to_the_start(broker: Target) -> None:
 
 
 async def _publish_keys(broker: Target, *keys: str) -> str:
-    """A topic with a message for each key, none for an empty one; their payloads are 0, 1, …"""
+    """Return a topic with a message for each key, without one if it is empty; their payloads are 0, 1, …"""
     producer = await broker.produce(topic := broker.topic())
     for number, key in enumerate(keys):
         fields = {"meta_partition_key": key} if key else {}
@@ -237,18 +239,18 @@ async def acked_again(broker: Target) -> None:
     Source: Managed ledger: ManagedCursorImpl.
     """
     topic = await _publish_keys(broker, "a", "b", "a", "b")
-    consumer = await _subscribe_compacted(broker, topic)
+    consumer = await _compact_and_subscribe(broker, topic)
     messages = await consumer.messages(2)
     await consumer.confirm_ack(messages[0].body.message_id)
     consumer.redeliver()
     equal(payloads(await consumer.messages(2)), [b"2", b"3"], "payloads")
 
 
-async def _ask_last_id(broker: Target, keys: tuple[str, ...], expected: int) -> None:
+async def _expect_last_id(broker: Target, keys: tuple[str, ...], expected: int) -> None:
     topic = await _publish_keys(broker, *keys)
     await _compact(broker, topic)
-    for compacts, entry_id in ((True, expected), (False, 1)):
-        consumer = await broker.subscribe(topic, subscription=str(compacts), read_compacted=compacts)
+    for is_compacted, entry_id in ((True, expected), (False, 1)):
+        consumer = await broker.subscribe(topic, subscription=str(is_compacted), read_compacted=is_compacted)
         name = "GET_LAST_MESSAGE_ID"
         body = await consumer.request(name, f"{name}_RESPONSE", consumer_id=1)
         equal(body.last_message_id.entryId, entry_id, "entryId")
@@ -264,7 +266,7 @@ async def last_id(broker: Target) -> None:
 
     Source: Broker: ServerCnx.handleLastMessageIdFromCompactionService.
     """
-    await _ask_last_id(broker, ("a", ""), 0)
+    await _expect_last_id(broker, ("a", ""), 0)
 
 
 @case(OBSERVED, needs=("admin",), since="3.3")
@@ -275,7 +277,7 @@ async def nothing_left(broker: Target) -> None:
 
     Source: Broker: ServerCnx.handleLastMessageIdFromCompactionService.
     """
-    await _ask_last_id(broker, ("", ""), 2**64 - 1)
+    await _expect_last_id(broker, ("", ""), 2**64 - 1)
 
 
 @case(OBSERVED, needs=("admin",))
@@ -290,7 +292,7 @@ async def left_out_has_no_key(broker: Target) -> None:
     await producer.publish_all(
         make_batch(b"0", b"1", partition_key="a"), num_messages=2, meta_num_messages_in_batch=2
     )
-    consumer = await _subscribe_compacted(broker, topic)
+    consumer = await _compact_and_subscribe(broker, topic)
     (message,) = await consumer.messages(1)
     singles = [item.metadata for item in open_entry(message).messages]
     equal(

@@ -17,7 +17,7 @@ async def _join(broker: Target, topic: str, name: str, permits: int = 10) -> Pro
 
 
 async def _activate(broker: Target, topic: str) -> tuple[Probe, str]:
-    """The one of a and b that the ring prefers, active and told so, and the name of the other."""
+    """Return the consumer, of a and b, that the ring prefers, which is active, and the name of the other."""
     name = find_active("ab", topic)
     consumer = await _join(broker, topic, name)
     await broker.advance(1.5)
@@ -26,7 +26,7 @@ async def _activate(broker: Target, topic: str) -> tuple[Probe, str]:
 
 
 async def _add_standby(broker: Target, topic: str, name: str) -> Probe:
-    """A newcomer, told before its SUCCESS that it is not active."""
+    """Return another consumer, which must be told before its SUCCESS that it is not active."""
     consumer = await broker.connect()
     await consumer.look_up(topic)
     number = consumer.start("SUBSCRIBE", **make_subscription(topic, "Failover", consumer_name=name))
@@ -38,7 +38,7 @@ async def _add_standby(broker: Target, topic: str, name: str) -> Probe:
 
 
 async def _join_on(consumer: Probe, topic: str, name: str, consumer_id: int = 1) -> None:
-    """Subscribe, with 10 permits; what else comes stays in `frames`."""
+    """Subscribe, with 10 permits; other frames that come stay in `frames`."""
     fields = make_subscription(topic, "Failover", consumer_id, consumer_name=name)
     number = consumer.start("SUBSCRIBE", **fields)
 
@@ -126,17 +126,17 @@ async def only_active_gets(broker: Target) -> None:
     Source: Protocol: Consumer.
     """
     topic = broker.topic()
-    both = {name: await broker.connect() for name in "ab"}
-    for name, consumer in both.items():
+    consumers = {name: await broker.connect() for name in "ab"}
+    for name, consumer in consumers.items():
         await consumer.look_up(topic)
         await _join_on(consumer, topic, name)
     await broker.advance(1.5)
     await broker.fill(5, topic)
-    owner = both.pop(find_active("ab", topic))
+    owner = consumers.pop(find_active("ab", topic))
     await owner.until(lambda: len(_select(owner, "MESSAGE")) == 5, "5 MESSAGEs")
     await broker.settle()
     equal(payloads(_select(owner, "MESSAGE")), [b"m0", b"m1", b"m2", b"m3", b"m4"], "payloads")
-    for standby in both.values():
+    for standby in consumers.values():
         equal(_select(standby, "MESSAGE"), [], "messages of the other")
 
 

@@ -12,7 +12,7 @@ from pulsarctl_wire.conformance.basics.probe import Probe
 from pulsarctl_wire.conformance.basics.target import Target, admin_path
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
-_FIVE = [b"0", b"1", b"2", b"3", b"4"]
+_BATCH = [b"0", b"1", b"2", b"3", b"4"]
 
 
 async def _ask_stats(consumer: Probe) -> Any:
@@ -100,7 +100,7 @@ async def overflow(broker: Target) -> None:
 
     Source: Broker: Consumer.flowPermits.
     """
-    # Shared: for Exclusive, a read that begins between the two delivers what it waits for
+    # Shared: with Exclusive, a read that begins between the two FLOWs delivers what it waits for
     consumer = await broker.subscribe(topic := broker.topic(), "Shared")
     consumer.flow(2**31 - 1)
     consumer.flow(2**31 - 1)
@@ -120,10 +120,10 @@ async def batch_shared_1(broker: Target) -> None:
     Source: Broker: Consumer.sendMessages.
     """
     producer = await broker.produce(topic := broker.topic())
-    await producer.publish_batch(*_FIVE)
+    await producer.publish_batch(*_BATCH)
     await producer.publish_all(b"5", b"6", b"7", first=5)
     consumer = await broker.subscribe(topic, "Shared", 1)
-    equal(payloads(await consumer.messages(1)), [make_batch(*_FIVE)], "payloads")
+    equal(payloads(await consumer.messages(1)), [make_batch(*_BATCH)], "payloads")
     await consumer.expect_nothing()
     consumer.flow(4)
     await consumer.expect_nothing()
@@ -142,10 +142,10 @@ async def batch_exclusive_overshoot(broker: Target) -> None:
     """
     producer = await broker.produce(topic := broker.topic())
     for number in range(10):
-        await producer.publish_batch(*_FIVE, first=number * 5)
+        await producer.publish_batch(*_BATCH, first=number * 5)
     consumer = await broker.subscribe(topic, permits=5)
     messages = await consumer.messages(5)
-    equal(payloads(messages), [make_batch(*_FIVE, first=number * 5) for number in range(5)], "payloads")
+    equal(payloads(messages), [make_batch(*_BATCH, first=number * 5) for number in range(5)], "payloads")
     await consumer.expect_nothing()
     equal((await _ask_stats(consumer)).availablePermits, 2**64 - 20, "availablePermits")
 

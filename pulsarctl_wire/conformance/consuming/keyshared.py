@@ -26,30 +26,30 @@ async def _join_all(broker: Target, topic: str, *names: str) -> dict[str, Probe]
     return {name: await _join(broker, topic, name) for name in names}
 
 
-def _sticky(*ranges: tuple[int, int]) -> dict[str, Any]:
-    """The field keySharedMeta for a consumer of these ranges."""
-    of = [{"start": start, "end": end} for start, end in ranges]
-    return {"keySharedMeta": {"keySharedMode": STICKY, "hashRanges": of}}
+def _make_ranges(*pairs: tuple[int, int]) -> dict[str, Any]:
+    """Return the fields of SUBSCRIBE for these hash ranges: (start, end)."""
+    ranges = [{"start": start, "end": end} for start, end in pairs]
+    return {"keySharedMeta": {"keySharedMode": STICKY, "hashRanges": ranges}}
 
 
 def _find_key(owner: str, names: Iterable[str] = "abc") -> str:
-    """The first key that the default selector gives to this one."""
+    """Return the first key that the default selector gives to `owner`, a name of `names`."""
     return next(key for key in _KEYS if find_consistent_owner(names, key) == owner)
 
 
 async def _publish(broker: Target, topic: str, keys: Iterable[str]) -> None:
-    """One message for each key, whose payload is its key."""
+    """Publish one message for each key, with the key as payload."""
     producer = await broker.produce(topic)
     for number, key in enumerate(keys):
         await producer.publish_all(key.encode(), first=number, meta_partition_key=key)
 
 
 async def _expect_owners(
-    consumers: dict[str, Probe], keys: Iterable[str], owner: Callable[[str], str]
+    consumers: dict[str, Probe], keys: Iterable[str], find_owner: Callable[[str], str]
 ) -> None:
-    """Each consumer gets the messages of the keys it owns, in order, and no others."""
+    """Require that each consumer gets the messages of the keys it owns, in order, and no others."""
     for name, consumer in consumers.items():
-        expected = [key.encode() for key in keys if owner(key) == name]
+        expected = [key.encode() for key in keys if find_owner(key) == name]
         equal(payloads(await consumer.messages(len(expected))), expected, "payloads")
     for consumer in consumers.values():
         await consumer.expect_nothing(0.1)
@@ -72,17 +72,17 @@ async def one_owner_per_key(broker: Target) -> None:
     results = [[int(item.payload) for item in consumer.frames] for consumer in consumers]
     equal(sorted(number for numbers in results for number in numbers), list(range(60)), "number")
     for key in range(20):
-        of_key = [[number for number in numbers if number % 20 == key] for numbers in results]
-        equal(sorted(of_key), [[], [], [key, key + 20, key + 40]], "of key")
+        numbers_of_key = [[number for number in numbers if number % 20 == key] for numbers in results]
+        equal(sorted(numbers_of_key), [[], [], [key, key + 20, key + 40]], "of key")
 
 
 async def _compare_owners(
-    broker: Target, names: Iterable[str], owner: Callable[[Iterable[str], str], str]
+    broker: Target, names: Iterable[str], find_owner: Callable[[Iterable[str], str], str]
 ) -> None:
     topic = broker.topic()
     consumers = await _join_all(broker, topic, *names)
     await _publish(broker, topic, _KEYS)
-    await _expect_owners(consumers, _KEYS, lambda key: owner(names, key))
+    await _expect_owners(consumers, _KEYS, lambda key: find_owner(names, key))
 
 
 @case(OBSERVED, without=("autosplit", "limits", "subscribing"), since="4.0")
@@ -117,8 +117,8 @@ async def sticky_ranges(broker: Target) -> None:
     Source: PIP-34 (sticky hash ranges).
     """
     topic = broker.topic()
-    x = await _join(broker, topic, "x", **_sticky((0, 32767)))
-    y = await _join(broker, topic, "y", **_sticky((32768, 65535)))
+    x = await _join(broker, topic, "x", **_make_ranges((0, 32767)))
+    y = await _join(broker, topic, "y", **_make_ranges((32768, 65535)))
     await _publish(broker, topic, _KEYS)
     await _expect_owners({"x": x, "y": y}, _KEYS, lambda key: "x" if find_slot(key) <= 32767 else "y")
 
@@ -133,7 +133,7 @@ async def sticky_reversed(broker: Target) -> None:
     """
     consumer = await broker.connect()
     await consumer.look_up(topic := broker.topic())
-    fields = make_subscription(topic, "Key_Shared", **_sticky((200, 100)))
+    fields = make_subscription(topic, "Key_Shared", **_make_ranges((200, 100)))
     await consumer.expect_error("ConsumerAssignError", "SUBSCRIBE", **fields)
 
 
@@ -146,10 +146,10 @@ async def uncovered_slot_waits(broker: Target) -> None:
     Source: Broker: HashRangeExclusiveStickyKeyConsumerSelector.
     """
     topic = broker.topic()
-    first = await _join(broker, topic, "a", **_sticky((0, 0)))
+    first = await _join(broker, topic, "a", **_make_ranges((0, 0)))
     await _publish(broker, topic, ["k"])
     await first.expect_nothing()
-    second = await broker.subscribe(topic, "Key_Shared", **_sticky((1, 65535)))
+    second = await broker.subscribe(topic, "Key_Shared", **_make_ranges((1, 65535)))
     await second.expect_nothing()
     second.flow(10)
     equal(payloads(await second.messages(1)), [b"k"], "payloads")
@@ -228,9 +228,9 @@ async def no_key_sticky(broker: Target) -> None:
 
 
 async def _join_late(broker: Target, **fields: Any) -> tuple[Probe, list[Any], Probe]:
-    """Consumer a, the ids of three messages that it has not acknowledged, and b, which has joined since.
+    """Return consumer a, the ids of three messages that it has not acknowledged, and b, which joined later.
 
-    The first two have a key that is b's now, and so has a fourth, published after b had joined.
+    The first two have a key that is now b's. A fourth with that key was published after b had joined.
     """
     topic = broker.topic()
     key = _find_key("b", "ab")
@@ -295,11 +295,6 @@ async def out_of_order_allowed(broker: Target) -> None:
     await a.expect_nothing()
 
 
-def _ranges(*pairs: tuple[int, int]) -> dict[str, Any]:
-    """The fields of a SUBSCRIBE with these hash ranges."""
-    return {"keySharedMeta": {"keySharedMode": 1, "hashRanges": [{"start": a, "end": b} for a, b in pairs]}}
-
-
 @case(OBSERVED, without=("subscribing",), since="4.0")
 async def own_ranges_overlap(broker: Target) -> None:
     """STICKY hashRanges 300-400 and 350-500.
@@ -310,7 +305,7 @@ async def own_ranges_overlap(broker: Target) -> None:
     """
     probe = await broker.connect()
     await probe.look_up(topic := broker.topic())
-    fields = make_subscription(topic, "Key_Shared", **_ranges((300, 400), (350, 500)))
+    fields = make_subscription(topic, "Key_Shared", **_make_ranges((300, 400), (350, 500)))
     body = await probe.expect_error("ConsumerAssignError", "SUBSCRIBE", **fields)
     equal(body.message, "Consumer's own ranges conflict: [300,400] overlaps with [350,500]", "message")
 
@@ -325,7 +320,7 @@ async def range_beyond(broker: Target) -> None:
     """
     topic = broker.topic()
     for pair in ((60_000, 65_536), (-5, 10)):
-        await broker.subscribe(topic, "Key_Shared", **_ranges(pair))
+        await broker.subscribe(topic, "Key_Shared", **_make_ranges(pair))
 
 
 @case(OBSERVED, since="3.3")
@@ -336,7 +331,7 @@ async def exclusive_reversed(broker: Target) -> None:
 
     Source: Broker: AbstractDispatcherSingleActiveConsumer.
     """
-    consumer = await broker.subscribe(await broker.fill(1), permits=10, **_ranges((10, 5)))
+    consumer = await broker.subscribe(await broker.fill(1), permits=10, **_make_ranges((10, 5)))
     await consumer.expect_nothing()
 
 
@@ -351,7 +346,7 @@ async def exclusive_keeps_rest(broker: Target) -> None:
     producer = await broker.produce(topic := broker.topic())
     for number in range(10):
         await producer.publish_all(b"x", first=number, meta_partition_key=f"k{number}")
-    consumer = await broker.subscribe(topic, permits=100, **_ranges((0, 32_767)))
+    consumer = await broker.subscribe(topic, permits=100, **_make_ranges((0, 32_767)))
     await broker.settle()
     require(0 < len(consumer.frames) < 10, "some of 10 messages", len(consumer.frames))
     consumer.frames.clear()

@@ -11,7 +11,7 @@ from pulsarctl_wire.conformance.basics.frames import make_entry, make_raw_send
 from pulsarctl_wire.conformance.basics.probe import Probe
 from pulsarctl_wire.conformance.basics.target import Target
 
-_NONE = 2**64 - 1
+_MINUS_ONE = 2**64 - 1  # of ids, which are unsigned
 
 
 async def _ask(consumer: Probe) -> Any:
@@ -33,13 +33,13 @@ async def empty_topic(broker: Target) -> None:
     present(result, "batch_index")
     equal(
         (result.ledgerId, result.entryId, result.partition, result.batch_index),
-        (_NONE, _NONE, -1, -1),
+        (_MINUS_ONE, _MINUS_ONE, -1, -1),
         "ledgerId, entryId, partition, batch_index",
     )
     present(body, "consumer_mark_delete_position")
     ledger = body.consumer_mark_delete_position.ledgerId
     require(ledger < 2**63, "a ledger", ledger)
-    equal(body.consumer_mark_delete_position.entryId, _NONE, "entryId")
+    equal(body.consumer_mark_delete_position.entryId, _MINUS_ONE, "entryId")
 
 
 @case(MUST)

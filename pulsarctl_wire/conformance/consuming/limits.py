@@ -1,4 +1,4 @@
-"""Limits on producers and consumers, and topics that the broker does not create."""
+"""Limits on producers, consumers and unacknowledged messages."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pulsarctl_wire.conformance.basics.target import Target
 
 
 async def _deliver(broker: Target, kind: str, number: int, permits: int = 10) -> tuple[Probe, list[Any]]:
-    """A consumer of a new topic, and the ids of the messages that it has got."""
+    """Return a consumer of a new topic, and the ids of the messages that it has got."""
     consumer = await broker.subscribe(await broker.fill(number), kind, permits)
     messages = await consumer.messages(number)
     return consumer, [id_of(item.body.message_id) for item in messages]
@@ -140,9 +140,9 @@ async def disconnect_count(broker: Target) -> None:
     second = await broker.subscribe(topic, "Shared", 10)
     await second.expect_nothing()
     await first.close()
-    again = await second.messages(2)
-    equal(sorted(payloads(again)), [b"m0", b"m1"], "payloads")
-    for message in again:
+    redeliveries = await second.messages(2)
+    equal(sorted(payloads(redeliveries)), [b"m0", b"m1"], "payloads")
+    for message in redeliveries:
         absent(message.body, "redelivery_count")
 
 
@@ -157,9 +157,9 @@ async def epoch_shared(broker: Target) -> None:
     consumer = await broker.subscribe(await broker.fill(1), "Shared", 10, consumer_epoch=5)
     (message,) = await consumer.messages(1)
     consumer.redeliver(consumer_epoch=7)
-    (again,) = await consumer.messages(1)
+    (redelivery,) = await consumer.messages(1)
     absent(message.body, "consumer_epoch")
-    absent(again.body, "consumer_epoch")
+    absent(redelivery.body, "consumer_epoch")
 
 
 @case(OBSERVED, without=("subscribing",))

@@ -23,14 +23,14 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
 async def _seek(consumer: Probe, **target: Any) -> None:
-    """SEEK -> CLOSE_CONSUMER, SUCCESS."""
+    """Send SEEK, with its `target` as fields; require CLOSE_CONSUMER, then SUCCESS."""
     number = consumer.start("SEEK", consumer_id=1, **target)
     await consumer.expect("CLOSE_CONSUMER", consumer_id=1, request_id=NO_REQUEST)
     await consumer.expect("SUCCESS", request_id=number)
 
 
 async def _expect_again(consumer: Probe, topic: str, *expected: bytes) -> None:
-    """SUBSCRIBE and FLOW bring exactly these messages."""
+    """Send SUBSCRIBE and FLOW; require that they bring exactly these messages."""
     await consumer.subscribe(topic)
     consumer.flow(10)
     equal(payloads(await consumer.messages(len(expected))), list(expected), "payloads")
@@ -175,11 +175,11 @@ _AT_LATEST: dict[str, Any] = {"start_message_id": LATEST, "initialPosition": Com
 _READER = {"durable": False, **_AT_LATEST}
 
 
-async def _seek_nondurable(broker: Target, second: dict[str, Any]) -> None:
+async def _seek_nondurable(broker: Target, fields: dict[str, Any]) -> None:
     consumer = await broker.subscribe(topic := await broker.fill(3), permits=10, **_READER)
     await _seek(consumer, message_id=EARLIEST)
     equal(await broker.rest("GET", f"{admin_path(topic)}/subscriptions"), [], "rest")
-    await consumer.subscribe(topic, **second)
+    await consumer.subscribe(topic, **fields)
     consumer.flow(10)
     equal(payloads(await consumer.messages(3)), [b"m0", b"m1", b"m2"], "payloads")
     await consumer.expect_nothing()
@@ -220,7 +220,7 @@ async def nondurable_closed(broker: Target) -> None:
     """
     consumer = await broker.subscribe(topic := await broker.fill(3), permits=10, **_READER)
     await _seek(consumer, message_id=EARLIEST)
-    await broker.settle()  # it may still close consumers for a moment
+    await broker.settle()  # the broker may still close consumers for a moment
     await consumer.subscribe(topic, **_READER)
     await consumer.resubscribe(topic, **_READER)
     await consumer.expect_nothing()

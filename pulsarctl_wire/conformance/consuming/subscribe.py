@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""SUBSCRIBE and CLOSE_CONSUMER, with all types of subscriptions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ async def key_shared_other_mode(broker: Target) -> None:
     """
     await broker.subscribe(topic := broker.topic(), "Key_Shared")
     probe = await broker.connect()
-    sticky = {"keySharedMode": 1, "hashRanges": [{"start": 0, "end": 65535}]}
+    meta = {"keySharedMode": 1, "hashRanges": [{"start": 0, "end": 65535}]}
     await probe.look_up(topic)
-    fields = make_subscription(topic, "Key_Shared", keySharedMeta=sticky)
+    fields = make_subscription(topic, "Key_Shared", keySharedMeta=meta)
     await probe.expect_error("ConsumerBusy", "SUBSCRIBE", **fields)
 
 
@@ -41,7 +41,7 @@ async def reserved_names(broker: Target) -> None:
         await probe.expect_error("ProducerBusy", "SUBSCRIBE", **fields)
 
 
-_THREE = [b"m0", b"m1", b"m2"]
+_PAYLOADS = [b"m0", b"m1", b"m2"]
 
 
 async def _subscribe_by_type(broker: Target, kind: str) -> None:
@@ -51,7 +51,7 @@ async def _subscribe_by_type(broker: Target, kind: str) -> None:
         await consumer.expect("ACTIVE_CONSUMER_CHANGE", consumer_id=1, is_active=True)
     await consumer.expect_nothing()
     consumer.flow(10)
-    equal(payloads(await consumer.messages(3)), _THREE, "payloads")
+    equal(payloads(await consumer.messages(3)), _PAYLOADS, "payloads")
     await consumer.expect_nothing()
 
 
@@ -208,9 +208,9 @@ async def two_requests_pending(broker: Target) -> None:
         make_frame("SUBSCRIBE", request_id=51, **fields) + make_frame("SUBSCRIBE", request_id=52, **fields)
     )
     answers = [await consumer.next(), await consumer.next()]
-    texts = [(item.command, item.body.request_id) for item in answers]
-    if texts != [("SUCCESS", 51), ("SUCCESS", 52)]:
-        equal(texts, [("ERROR", 52), ("SUCCESS", 51)], "texts")
+    outcomes = [(item.command, item.body.request_id) for item in answers]
+    if outcomes != [("SUCCESS", 51), ("SUCCESS", 52)]:
+        equal(outcomes, [("ERROR", 52), ("SUCCESS", 51)], "texts")
         equal(answers[0].body.error, ServerError.ServiceNotReady, "error")
 
 
@@ -222,11 +222,11 @@ async def same_id_other_topic(broker: Target) -> None:
 
     Source: Broker: ServerCnx.handleSubscribe.
     """
-    consumer = await broker.subscribe(one := broker.topic(), permits=10)
+    consumer = await broker.subscribe(first := broker.topic(), permits=10)
     await consumer.subscribe(other := await broker.fill(1))
     consumer.flow(10)
     await consumer.expect_nothing()
-    for topic, payload in ((other, b"other"), (one, b"one")):
+    for topic, payload in ((other, b"other"), (first, b"one")):
         producer = await broker.produce(topic)
         await producer.publish_all(payload)
     equal(payloads(await consumer.messages(1)), [b"one"], "payloads")
@@ -355,10 +355,10 @@ async def rollback_duration(broker: Target) -> None:
     Source: Broker: PersistentTopic.
     """
     producer = await broker.produce(topic := broker.topic())
-    await producer.publish_all(*_THREE, meta_publish_time=broker.now_ms())
+    await producer.publish_all(*_PAYLOADS, meta_publish_time=broker.now_ms())
     fields = {"initialPosition": 0, "start_message_rollback_duration_sec": 3600}
     consumer = await broker.subscribe(topic, "Exclusive", 10, **fields)
-    equal(payloads(await consumer.messages(3)), _THREE, "payloads")
+    equal(payloads(await consumer.messages(3)), _PAYLOADS, "payloads")
 
 
 @case(OBSERVED)
@@ -384,9 +384,9 @@ async def close_then_redelivered(broker: Target) -> None:
     consumer = await broker.subscribe(topic := await broker.fill(3), permits=10)
     await consumer.messages(3)
     await consumer.resubscribe(topic)
-    again = await consumer.messages(3)
-    equal(payloads(again), _THREE, "payloads")
-    for message in again:
+    redeliveries = await consumer.messages(3)
+    equal(payloads(redeliveries), _PAYLOADS, "payloads")
+    for message in redeliveries:
         absent(message.body, "redelivery_count")
 
 

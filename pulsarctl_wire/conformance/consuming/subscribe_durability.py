@@ -1,4 +1,4 @@
-"""SUBSCRIBE and CLOSE_CONSUMER."""
+"""SUBSCRIBE with durable=false: where such a consumer starts, and what is left of it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from pulsarctl_wire.conformance.basics.frames import (
 from pulsarctl_wire.conformance.basics.target import Target, admin_path
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
-_FIVE = [b"m0", b"m1", b"m2", b"m3", b"m4"]
+_PAYLOADS = [b"m0", b"m1", b"m2", b"m3", b"m4"]
 
 
 async def _start_at(broker: Target, start: Any, expected: list[bytes], initial: int | None = None) -> None:
+    """Require that a reader gets `expected`, from `start` on: a message id, or the index of a message."""
     producer = await broker.produce(topic := broker.topic())
-    ids = await producer.publish_all(*_FIVE)
-    start = start if isinstance(start, dict) else id_of(ids[start])
-    fields = {"durable": False, "start_message_id": start, "initialPosition": initial}
+    ids = await producer.publish_all(*_PAYLOADS)
+    start_id = start if isinstance(start, dict) else id_of(ids[start])
+    fields = {"durable": False, "start_message_id": start_id, "initialPosition": initial}
     consumer = await broker.subscribe(topic, "Exclusive", 10, **fields)
     equal(payloads(await consumer.messages(len(expected))), expected, "payloads")
     await consumer.expect_nothing()
@@ -41,7 +42,7 @@ async def nondurable_start_id(broker: Target) -> None:
 
     Source: Broker: PersistentTopic.getNonDurableSubscription.
     """
-    await _start_at(broker, 2, _FIVE[2:])
+    await _start_at(broker, 2, _PAYLOADS[2:])
 
 
 @case(SHOULD)
@@ -52,7 +53,7 @@ async def nondurable_earliest(broker: Target) -> None:
 
     Source: Broker: PersistentTopic.getNonDurableSubscription.
     """
-    await _start_at(broker, EARLIEST, _FIVE)
+    await _start_at(broker, EARLIEST, _PAYLOADS)
 
 
 @case(SHOULD)
@@ -74,7 +75,7 @@ async def nondurable_latest_earliest(broker: Target) -> None:
 
     Source: Managed ledger: NonDurableCursorImpl.
     """
-    await _start_at(broker, LATEST, _FIVE, CommandSubscribe.Earliest)
+    await _start_at(broker, LATEST, _PAYLOADS, CommandSubscribe.Earliest)
 
 
 @case(OBSERVED)
@@ -86,13 +87,13 @@ async def nondurable_batch_index(broker: Target) -> None:
     Source: Broker: PersistentTopic.getNonDurableSubscription.
     """
     producer = await broker.produce(topic := broker.topic())
-    message_id = await producer.publish_batch(*_FIVE)
+    message_id = await producer.publish_batch(*_PAYLOADS)
     await producer.publish_all(b"single", first=5)
     start = {**id_of(message_id), "batch_index": 2}
     fields = {"durable": False, "start_message_id": start, "initialPosition": None}
     consumer = await broker.subscribe(topic, "Exclusive", 10, **fields)
     first, second = await consumer.messages(2)
-    equal(first.payload, make_batch(*_FIVE), "payload")
+    equal(first.payload, make_batch(*_PAYLOADS), "payload")
     require(not first.body.ack_set, "no ack_set", first.body.ack_set)
     equal(second.payload, b"single", "payload")
 
@@ -126,6 +127,7 @@ async def durability_clash(broker: Target) -> None:
 
 
 async def _start_nowhere(broker: Target, entry: int) -> None:
+    """Start at an entry that does not exist: `entry` is 50, or else -1, as unsigned."""
     producer = await broker.produce(topic := broker.topic())
     ids = await producer.publish_all(b"0", b"1", b"2")
     start = {"ledgerId": ids[0].ledgerId, "entryId": entry}

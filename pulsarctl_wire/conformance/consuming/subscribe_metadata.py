@@ -47,8 +47,8 @@ async def metadata_key_twice(broker: Target) -> None:
     """
     probe = await broker.connect()
     await probe.look_up(topic := broker.topic())
-    twice = [{"key": "k", "value": value} for value in "12"]
-    probe.start("SUBSCRIBE", **make_subscription(topic, metadata=twice))
+    pairs = [{"key": "k", "value": value} for value in "12"]
+    probe.start("SUBSCRIBE", **make_subscription(topic, metadata=pairs))
     await probe.expect_close(SOON)
 
 

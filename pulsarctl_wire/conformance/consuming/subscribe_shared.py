@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""SUBSCRIBE with type Shared: which consumer gets which message."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def round_robin_live(broker: Target) -> None:
     for number in range(20):
         await producer.publish_all(b"%d" % number, first=number)
         await broker.advance(0.01)
-    results = {tuple(int(item) for item in payloads(await one.messages(10))) for one in consumers}
+    results = {tuple(int(item) for item in payloads(await consumer.messages(10))) for consumer in consumers}
     equal(results, {tuple(range(0, 20, 2)), tuple(range(1, 20, 2))}, "results")
 
 
@@ -62,11 +62,11 @@ async def round_robin_backlog(broker: Target) -> None:
     Source: dispatcherMaxRoundRobinBatchSize=20.
     """
     topic = await broker.fill(200)
-    both = await broker.connect()
+    probe = await broker.connect()
     for consumer_id in (1, 2):
-        await both.subscribe(topic, "Shared", consumer_id=consumer_id)
-    both.send(b"".join(make_frame("FLOW", consumer_id=item, messagePermits=1000) for item in (1, 2)))
-    messages = sorted(await both.messages(200), key=lambda message: int(message.payload[1:]))
+        await probe.subscribe(topic, "Shared", consumer_id=consumer_id)
+    probe.send(b"".join(make_frame("FLOW", consumer_id=item, messagePermits=1000) for item in (1, 2)))
+    messages = sorted(await probe.messages(200), key=lambda message: int(message.payload[1:]))
     receivers = [item.body.consumer_id for item in messages]
     require(80 <= receivers.count(1) <= 120, "about half for each", receivers.count(1))
     longest = _find_longest_run(receivers)
@@ -81,14 +81,14 @@ def _find_longest_run(values: Iterable[object]) -> int:
 
 
 async def _deliver_apart(broker: Target) -> list[bool]:
-    """Deliver 200 messages to two consumers with a connection each; whether the first got it, by message."""
+    """Deliver 200 messages to two consumers on two connections; return for each if the first got it."""
     topic = await broker.fill(200)
-    both = [await broker.subscribe(topic, "Shared") for _ in range(2)]
-    for probe in both:
+    probes = [await broker.subscribe(topic, "Shared") for _ in range(2)]
+    for probe in probes:
         probe.flow(1000)
     await broker.settle(2)
-    equal(sum(len(probe.frames) for probe in both), 200, "number of messages")
-    numbers = {int(message.payload[1:]) for message in both[0].frames}
+    equal(sum(len(probe.frames) for probe in probes), 200, "number of messages")
+    numbers = {int(message.payload[1:]) for message in probes[0].frames}
     return [number in numbers for number in range(200)]
 
 
@@ -103,7 +103,7 @@ async def round_robin_apart(broker: Target) -> None:
     Source: Broker: PersistentDispatcherMultipleConsumers.
     """
     attempts = []
-    for _ in range(3):  # the first FLOW may be so early that what it has read is gone before the second one
+    for _ in range(3):  # the first FLOW may be so early that all it has read is delivered before the second
         receivers = await _deliver_apart(broker)
         attempts.append((receivers.count(True), _find_longest_run(receivers)))
         if attempts[-1][0] == 100 and attempts[-1][1] <= 20:

@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""UNSUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ async def others_connected(broker: Target) -> None:
     Source: Broker: PersistentSubscription.doUnsubscribe.
     """
     topic = broker.topic()
-    both = [await broker.subscribe(topic, "Shared", 1) for _ in range(2)]
-    await both[0].expect_error("MetadataError", "UNSUBSCRIBE", consumer_id=1)
+    consumers = [await broker.subscribe(topic, "Shared", 1) for _ in range(2)]
+    await consumers[0].expect_error("MetadataError", "UNSUBSCRIBE", consumer_id=1)
     await broker.fill(2, topic)
-    for item in both:
-        await item.messages(1)
+    for consumer in consumers:
+        await consumer.messages(1)
 
 
 @case(OBSERVED)

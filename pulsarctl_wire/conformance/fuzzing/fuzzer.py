@@ -58,7 +58,7 @@ class Finding:
     count: int = 1
 
     def explains(self, session: Session, problem: Problem) -> bool:
-        """Return whether it explains a session's problem: one of its kind, in a session that has its steps."""
+        """Return whether it explains a session's problem: of the same kind, and the session has its steps."""
         if problem.kind != self.problem.kind:
             return False
         signatures = (step.signature for step in session.steps)
