@@ -100,7 +100,7 @@ async def does_not_create(broker: Target) -> None:
     require(topic not in topics, f"no {topic} among the topics", topics)
 
 
-# alone, as a real broker may give the name of the listener to a LOOKUP of another connection that has none
+# alone: a real broker may use this listener's name for a LOOKUP of another connection that names none
 @case(OBSERVED, alone=True)
 async def unknown_listener(broker: Target) -> None:
     """LOOKUP advertised_listener_name='nope'.

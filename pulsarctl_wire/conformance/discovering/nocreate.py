@@ -1,4 +1,4 @@
-"""Limits on producers and consumers, and topics that the broker does not create."""
+"""Topics and subscriptions that the broker does not create by itself."""
 
 from __future__ import annotations
 

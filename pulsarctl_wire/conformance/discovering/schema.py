@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""Schemas: of producers and consumers, GET_SCHEMA, GET_OR_CREATE_SCHEMA."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ async def consumer_registers(broker: Target) -> None:
     equal(answer.schema.schema_data, _AVRO["schema_data"], "schema_data")
 
 
-_FIRST = bytes(8)
+_FIRST_VERSION = bytes(8)
 
 
 async def _register(broker: Target) -> str:
-    """A topic with the schema {a: int}."""
+    """Return a topic with the schema {a: int}."""
     topic = broker.topic()
     await broker.produce(topic, schema=make_avro_schema("int"))
     return topic
@@ -83,7 +83,7 @@ async def producer_registers(broker: Target) -> None:
     probe = await broker.connect()
     for number in (1, 2):
         body = await probe.create_producer(topic, number, schema=make_avro_schema("int"))
-        equal(body.schema_version, _FIRST, "schema_version")
+        equal(body.schema_version, _FIRST_VERSION, "schema_version")
 
 
 @case(SHOULD)
@@ -156,7 +156,7 @@ async def get_or_create(broker: Target) -> None:
     for _ in range(2):
         body = await _get_or_create(probe, topic)
         absent(body, "error_code")
-        equal(body.schema_version, _FIRST, "schema_version")
+        equal(body.schema_version, _FIRST_VERSION, "schema_version")
 
 
 @case(SHOULD)
@@ -219,7 +219,9 @@ async def get_short_version(broker: Target) -> None:
     Source: Broker: LongSchemaVersion.
     """
     topic, probe = await _register(broker), await broker.connect()
-    equal((await _get(broker, topic, schema_version=bytes(9))).schema_version, _FIRST, "schema_version")
+    equal(
+        (await _get(broker, topic, schema_version=bytes(9))).schema_version, _FIRST_VERSION, "schema_version"
+    )
     probe.start("GET_SCHEMA", topic=topic, schema_version=bytes(7))
     await probe.expect_close()
 
@@ -237,7 +239,7 @@ async def get_deleted(broker: Target) -> None:
     body = await _get(broker, topic)
     equal((body.schema.type, body.schema.schema_data), (Schema.Type.Value("None"), b""), "type, schema_data")
     equal(body.schema_version, (1).to_bytes(8, "big"), "schema_version")
-    _expect_code(await _get(broker, topic, schema_version=_FIRST), ServerError.TopicNotFound)
+    _expect_code(await _get(broker, topic, schema_version=_FIRST_VERSION), ServerError.TopicNotFound)
 
 
 @case(OBSERVED)
@@ -249,8 +251,8 @@ async def get_or_create_none(broker: Target) -> None:
     Source: Broker: ServerCnx.handleGetOrCreateSchema.
     """
     topic, probe = await _register(broker), await broker.connect()
-    none = {"name": "", "type": Schema.Type.Value("None"), "schema_data": b""}
-    fields = {"topic": topic, "schema": none}
+    none_schema = {"name": "", "type": Schema.Type.Value("None"), "schema_data": b""}
+    fields = {"topic": topic, "schema": none_schema}
     body = await probe.request("GET_OR_CREATE_SCHEMA", "GET_OR_CREATE_SCHEMA_RESPONSE", **fields)
     present(body, "schema_version")
     equal(body.schema_version, b"", "schema_version")
@@ -299,25 +301,25 @@ async def incompatible_text(broker: Target) -> None:
     """
     topic, probe = await _register(broker), await broker.connect()
 
-    def shown(kind: str) -> str:
+    def format_schema(kind: str) -> str:
         field = f'{{\n    "name" : "a",\n    "type" : "{kind}"\n  }}'
         return f'{{\n  "type" : "record",\n  "name" : "R",\n  "fields" : [ {field} ]\n}}'
 
-    def text(strategy: str, first: str, second: str) -> str:
+    def format_error(strategy: str, first: str, second: str) -> str:
         begin = f"Error during schema compatibility check with strategy {strategy}: "
         exception = "org.apache.avro.SchemaValidationException: Unable to read schema: "
-        return f"{begin}{exception}\n{shown(first)}\nusing schema:\n{shown(second)}"
+        return f"{begin}{exception}\n{format_schema(first)}\nusing schema:\n{format_schema(second)}"
 
     body = await probe.expect_error(
         "IncompatibleSchema", "PRODUCER", topic=topic, producer_id=1, schema=make_avro_schema("string")
     )
     package = "org.apache.pulsar.broker.service.schema.exceptions"
-    texts = f"{package}.IncompatibleSchemaException: {text('FULL', 'string', 'int')}"
-    equal(body.message, f"{texts} caused by {texts}", "message")
+    text = f"{package}.IncompatibleSchemaException: {format_error('FULL', 'string', 'int')}"
+    equal(body.message, f"{text} caused by {text}", "message")
     body = await probe.expect_error(
         "IncompatibleSchema", "SUBSCRIBE", **make_subscription(topic, schema=make_avro_schema("string"))
     )
-    equal(body.message, text("BACKWARD", "int", "string"), "message")
+    equal(body.message, format_error("BACKWARD", "int", "string"), "message")
 
 
 @case(OBSERVED)
@@ -329,17 +331,17 @@ async def unreadable(broker: Target) -> None:
 
     Source: Broker: ServerCnx.getSchema.
     """
-    twice = make_avro_schema("int") | {"properties": [{"key": "k", "value": "v"}] * 2}
-    for schema in (twice, make_avro_schema("int") | {"type": Schema.External}):
+    invalid_schema = make_avro_schema("int") | {"properties": [{"key": "k", "value": "v"}] * 2}
+    for schema in (invalid_schema, make_avro_schema("int") | {"type": Schema.External}):
         topic = await broker.fill(1)
         fields = {"topic": topic, "schema": schema}
-        for name, more in (
+        for name, request_fields in (
             ("PRODUCER", {"producer_id": 1}),
             ("SUBSCRIBE", make_subscription(topic)),
             ("GET_OR_CREATE_SCHEMA", {}),
         ):
             probe = await broker.connect()
-            probe.start(name, **{**more, **fields})
+            probe.start(name, **{**request_fields, **fields})
             await probe.expect_close()
 
 

@@ -20,7 +20,7 @@ def _hash(topics: Iterable[str]) -> str:
 
 
 async def _open(broker: Target, *topics: str) -> Probe:
-    """A connection with a producer of each topic."""
+    """Return a connection with a producer of each topic."""
     probe = await broker.connect()
     for number, topic in enumerate(topics, 1):
         await probe.create_producer(topic, number)
@@ -28,7 +28,7 @@ async def _open(broker: Target, *topics: str) -> Probe:
 
 
 async def _open_with_prefix(broker: Target, *endings: str) -> tuple[Probe, str, list[str]]:
-    """A connection, a prefix, and existing topics PREFIX-ENDING; another topic exists too."""
+    """Return a connection, a prefix, and existing topics PREFIX-ENDING; another topic exists too."""
     prefix = broker.name("p")
     names = [f"{_DEFAULT}/{prefix}-{ending}" for ending in endings]
     return await _open(broker, *names, broker.topic()), prefix, names
@@ -57,11 +57,11 @@ async def modes(broker: Target) -> None:
 
     Source: Broker: ServerCnx.handleGetTopicsOfNamespace.
     """
-    ours = [broker.topic(), broker.topic("non-persistent")]
-    probe = await _open(broker, *ours)
-    for mode, wanted in {"PERSISTENT": ours[:1], "NON_PERSISTENT": ours[1:], "ALL": ours}.items():
+    topics = [broker.topic(), broker.topic("non-persistent")]
+    probe = await _open(broker, *topics)
+    for mode, expected in {"PERSISTENT": topics[:1], "NON_PERSISTENT": topics[1:], "ALL": topics}.items():
         result = (await probe.list_topics(mode=mode)).topics
-        equal(sorted(item for item in result if item in ours), sorted(wanted), "item")
+        equal(sorted(item for item in result if item in topics), sorted(expected), "item")
 
 
 @case(SHOULD, since="3.3")

@@ -23,7 +23,7 @@ async def _watch(probe: Probe, prefix: str, watcher_id: int = 1, **fields: Any) 
 
 
 async def _start_watch(broker: Target) -> tuple[Probe, str]:
-    """A connection that watches the topics of a prefix, which is returned too."""
+    """Return a connection that watches the topics of a prefix, and the prefix."""
     probe, prefix = await broker.connect(), broker.name("w")
     await _watch(probe, prefix)
     return probe, prefix
