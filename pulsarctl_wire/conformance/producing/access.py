@@ -18,13 +18,13 @@ def _fields(topic: str, mode: str, producer_id: int = 1, **more: Any) -> dict[st
 
 
 async def _create(probe: Probe, topic: str, mode: str, epoch: int, **more: Any) -> None:
-    """PRODUCER, which must succeed at once and return this topic_epoch."""
+    """Send PRODUCER, which must succeed at once, with `epoch` as topic_epoch."""
     number = probe.start("PRODUCER", **_fields(topic, mode, **more))
     await probe.expect("PRODUCER_SUCCESS", request_id=number, topic_epoch=epoch, producer_ready=True)
 
 
 async def _queue(probe: Probe, topic: str, producer_id: int = 1) -> int:
-    """PRODUCER that has to wait; returns its request id."""
+    """Send PRODUCER, which must be queued; return its request id."""
     number = probe.start("PRODUCER", **_fields(topic, "WaitForExclusive", producer_id))
     await probe.expect("PRODUCER_SUCCESS", request_id=number, producer_ready=False)
     return number
@@ -58,9 +58,9 @@ async def wait_immediate(broker: Target) -> None:
     await _create_alone(broker, "WaitForExclusive")
 
 
-async def _create_exclusive_second(broker: Target, first: str) -> None:
+async def _create_exclusive_second(broker: Target, first_mode: str) -> None:
     probe, topic = await broker.connect(), broker.topic()
-    await probe.create_producer(**_fields(topic, first))
+    await probe.create_producer(**_fields(topic, first_mode))
     await probe.expect_error("ProducerFenced", "PRODUCER", **_fields(topic, "Exclusive", 2))
 
 
@@ -163,8 +163,8 @@ async def epoch_returned_alone(broker: Target) -> None:
     """
     probe, topic = await broker.connect(), broker.topic()
     await probe.look_up(topic)
-    for epoch, given in ((0, {}), (0, {"topic_epoch": 0}), (1, {})):
-        await _create(probe, topic, "Exclusive", epoch, **given)
+    for epoch, fields in ((0, {}), (0, {"topic_epoch": 0}), (1, {})):
+        await _create(probe, topic, "Exclusive", epoch, **fields)
         await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
     await probe.expect_error("ProducerFenced", "PRODUCER", **_fields(topic, "Exclusive", topic_epoch=0))
 

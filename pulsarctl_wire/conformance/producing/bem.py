@@ -16,7 +16,7 @@ _FLAG = {"supports_broker_entry_metadata": True}
 
 
 async def _receive(broker: Target, **fields: Any) -> list[Frame]:
-    """A batch of 3 and a single message, as a consumer gets them; `fields` are of its CONNECT."""
+    """Return a batch of 3 and a single message, as a consumer gets them; `fields` are of its CONNECT."""
     topic = broker.topic()
     probe, consumer = await broker.produce(topic), await broker.connect(**fields)
     probe.publish_digits(0, 3)
@@ -76,8 +76,8 @@ async def num_messages_counts(broker: Target) -> None:
     """
     topic = broker.topic()
     probe, consumer = await broker.produce(topic), await broker.connect(feature_flags=_FLAG)
-    for number, told in enumerate((5, 0, -1, 1)):
-        await probe.publish_all(b"m", first=number, num_messages=told)
+    for number, count in enumerate((5, 0, -1, 1)):
+        await probe.publish_all(b"m", first=number, num_messages=count)
     await consumer.subscribe(topic)
     consumer.flow(10)
     result = [item.broker_entry_metadata for item in await consumer.messages(4)]

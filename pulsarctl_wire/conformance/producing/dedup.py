@@ -13,13 +13,13 @@ from pulsarctl_wire.conformance.basics.target import Target
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
-_STORED = "whether it was stored"
-_WHETHER = "whether it was a duplicate"
-_NOWHERE = {"ledgerId": NO_REQUEST, "entryId": NO_REQUEST}
+_WHETHER_STORED = "whether it was stored"
+_WHETHER_DUPLICATE = "whether it was a duplicate"
+_DUPLICATE_ID = {"ledgerId": NO_REQUEST, "entryId": NO_REQUEST}  # -1:-1
 
 
 async def _receive(broker: Target, topic: str, number: int) -> list[bytes]:
-    """The payloads of all entries of a topic, which must be so many."""
+    """Return the payloads of all entries of a topic; require that there are `number`."""
     consumer = await broker.subscribe(topic, permits=100)
     messages = await consumer.messages(number)
     await consumer.expect_nothing()
@@ -27,13 +27,13 @@ async def _receive(broker: Target, topic: str, number: int) -> list[bytes]:
 
 
 async def _store(probe: Probe, sequence_id: int) -> bool:
-    """SEND one message: whether its receipt says that it was stored."""
+    """Send SEND of one message; return whether its receipt says that it was stored."""
     (message_id,) = await probe.publish_all(b"m", first=sequence_id)
-    return id_of(message_id) != _NOWHERE
+    return id_of(message_id) != _DUPLICATE_ID
 
 
 def _is_duplicate(receipt: Any) -> bool:
-    return id_of(receipt.body.message_id) == _NOWHERE
+    return id_of(receipt.body.message_id) == _DUPLICATE_ID
 
 
 @case(SHOULD, needs=("dedup",))
@@ -49,7 +49,7 @@ async def duplicate_receipt(broker: Target) -> None:
     equal(
         [await _store(probe, number) for number in (0, 1, 2, 1)],
         [True, True, True, False],
-        _STORED,
+        _WHETHER_STORED,
     )
     await _receive(broker, topic, 3)
 
@@ -80,8 +80,8 @@ async def batch_range(broker: Target) -> None:
     topic = broker.topic()
     probe = await broker.produce(topic)
     probe.publish_digits(0, 5, highest=4)
-    equal(_is_duplicate(await probe.expect("SEND_RECEIPT", sequence_id=0)), False, _WHETHER)
-    equal([await _store(probe, number) for number in (4, 5)], [False, True], _STORED)
+    equal(_is_duplicate(await probe.expect("SEND_RECEIPT", sequence_id=0)), False, _WHETHER_DUPLICATE)
+    equal([await _store(probe, number) for number in (4, 5)], [False, True], _WHETHER_STORED)
     equal(await _receive(broker, topic, 2), [make_digits(5), b"m"], "payloads")
 
 
@@ -96,8 +96,8 @@ async def batch_without_highest(broker: Target) -> None:
     topic = broker.topic()
     probe = await broker.produce(topic)
     probe.publish_digits(0, 5)
-    equal(_is_duplicate(await probe.expect("SEND_RECEIPT", sequence_id=0)), False, _WHETHER)
-    equal(await _store(probe, 4), True, _STORED)
+    equal(_is_duplicate(await probe.expect("SEND_RECEIPT", sequence_id=0)), False, _WHETHER_DUPLICATE)
+    equal(await _store(probe, 4), True, _WHETHER_STORED)
     equal(await _receive(broker, topic, 2), [make_digits(5), b"m"], "payloads")
 
 
@@ -115,7 +115,7 @@ async def overlapping_batch(broker: Target) -> None:
     await probe.publish_all(*(b"m%d" % item for item in range(5)))
     probe.publish_digits(3, 6, highest=8)
     receipt = await probe.expect("SEND_RECEIPT", sequence_id=3, highest_sequence_id=8)
-    equal(_is_duplicate(receipt), True, _WHETHER)
+    equal(_is_duplicate(receipt), True, _WHETHER_DUPLICATE)
     equal(await _receive(broker, topic, 5), [b"m%d" % item for item in range(5)], "payloads")
 
 
@@ -134,7 +134,9 @@ async def pipelined_duplicates(broker: Target) -> None:
     errors = [item.body for item in frames if item.command == "SEND_ERROR"]
     receipts = [item for item in frames if item.command == "SEND_RECEIPT"]
     require(all(item.error == ServerError.PersistenceError for item in errors), "PersistenceError", errors)
-    equal([_is_duplicate(item) for item in receipts], [False] if errors else [False, True], _WHETHER)
+    equal(
+        [_is_duplicate(item) for item in receipts], [False] if errors else [False, True], _WHETHER_DUPLICATE
+    )
     equal({item.body.sequence_id for item in frames}, {0}, "sequence_id")
 
 
@@ -148,7 +150,7 @@ async def two_producers_independent(broker: Target) -> None:
     """
     topic = broker.topic()
     for name in ("p", "q"):
-        equal(await _store(await broker.produce(topic, producer_name=name), 0), True, _STORED)
+        equal(await _store(await broker.produce(topic, producer_name=name), 0), True, _WHETHER_STORED)
     await _receive(broker, topic, 2)
 
 
@@ -163,7 +165,7 @@ async def signed_ids(broker: Target) -> None:
     topic = broker.topic()
     probe = await broker.produce(topic, producer_name="p")
     outcomes = [await _store(probe, number) for number in (5, 2**64 - 1, 2**63 - 1)]
-    equal(outcomes, [True, False, True], _STORED)
+    equal(outcomes, [True, False, True], _WHETHER_STORED)
     await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
     equal(
         (await probe.create_producer(topic, producer_name="p")).last_sequence_id,

@@ -12,7 +12,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 
 async def _open_both_ends(broker: Target) -> tuple[Probe, Probe]:
-    """A Shared consumer with permits, and a producer."""
+    """Return a Shared consumer with permits, and a producer."""
     consumer = await broker.subscribe(topic := broker.topic(), "Shared", 100)
     return consumer, await broker.produce(topic)
 
@@ -59,18 +59,18 @@ async def tick(broker: Target) -> None:
     Source: PIP-26; delayedDeliveryTickTimeMillis=1000.
     """
     consumer, producer = await _open_both_ends(broker)
-    began = broker.now_ms()
+    start_ms = broker.now_ms()
     for number, delay in enumerate(range(250, 2001, 250)):
-        await producer.publish_all(b"%d" % delay, first=number, meta_deliver_at_time=began + delay)
+        await producer.publish_all(b"%d" % delay, first=number, meta_deliver_at_time=start_ms + delay)
     times: dict[int, int] = {}
     for _ in range(35):
         await broker.advance(0.1)
         await broker.settle(0.01)
         while consumer.frames:
-            times[int((await consumer.expect("MESSAGE")).payload)] = broker.now_ms() - began
+            times[int((await consumer.expect("MESSAGE")).payload)] = broker.now_ms() - start_ms
     equal(len(times), 8, "number of messages")
-    late = {delay: at for delay, at in times.items() if abs(at - delay) > 1100}
-    require(not late, "each message within 1.1 s of its time (in ms)", late)
+    outliers = {delay: time for delay, time in times.items() if abs(time - delay) > 1100}
+    require(not outliers, "each message within 1.1 s of its time (in ms)", outliers)
 
 
 _NOT_ALLOWED = ServerError.NotAllowedError

@@ -1,4 +1,4 @@
-"""SEND and its answers, and encryption that a namespace requires."""
+"""Encryption that a namespace requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""PRODUCER and CLOSE_PRODUCER."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ async def generated_name(broker: Target) -> None:
     probe, topic = await broker.connect(), broker.topic()
     names = [(await probe.create_producer(topic, number)).producer_name for number in (1, 2)]
     require(names[0] != names[1], "two different names", names)
-    usual = all(re.fullmatch(r".+-\d+-\d+", name) for name in names)
-    require(usual, "names of a cluster and two numbers", names)
+    is_usual = all(re.fullmatch(r".+-\d+-\d+", name) for name in names)
+    require(is_usual, "names of a cluster and two numbers", names)
 
 
 @case(OBSERVED)
@@ -109,13 +109,13 @@ async def same_id_other_topic(broker: Target) -> None:
     """
     first, other = broker.topic(), broker.topic()
     probe = await broker.produce(first)
-    of_first = await broker.subscribe(first, permits=10)
-    of_other = await broker.subscribe(other, permits=10)
+    first_consumer = await broker.subscribe(first, permits=10)
+    other_consumer = await broker.subscribe(other, permits=10)
     name = (await probe.create_producer(first)).producer_name
     equal((await probe.create_producer(other, producer_name="q")).producer_name, name, "producer_name")
     await probe.publish_all(b"m")
-    equal(payloads(await of_first.messages(1)), [b"m"], "payloads")
-    await of_other.expect_nothing()
+    equal(payloads(await first_consumer.messages(1)), [b"m"], "payloads")
+    await other_consumer.expect_nothing()
 
 
 @case(MUST)
@@ -179,9 +179,9 @@ async def name_free_after_disconnect(broker: Target) -> None:
     Source: Protocol: Producer.
     """
     topic = broker.topic()
-    before = await broker.produce(topic, producer_name="p")
+    first = await broker.produce(topic, producer_name="p")
     probe = await broker.connect()
-    await before.close()
+    await first.close()
     await probe.create_producer(topic, producer_name="p")
 
 
@@ -307,14 +307,14 @@ async def no_such_namespace(broker: Target) -> None:
 
 
 def _find_unowned(namespace: str) -> str:
-    """A topic in another of the 4 bundles than the one with the topic policies, which a broker looks up."""
+    """Return a topic outside the bundle (of 4) with the topic policies, which a broker looks up by itself."""
 
-    def bundle(topic: str) -> int:
+    def find_bundle(topic: str) -> int:
         return crc32(topic.encode()) >> 30
 
     start = f"persistent://{namespace}/"
     names = (f"{start}t{item}" for item in range(100))
-    return next(name for name in names if bundle(name) != bundle(f"{start}__change_events"))
+    return next(name for name in names if find_bundle(name) != find_bundle(f"{start}__change_events"))
 
 
 @case(MUST, needs=("admin",))
@@ -442,13 +442,13 @@ async def not_served_text(broker: Target) -> None:
     Source: Broker: BrokerService.
     """
     namespace, probe = f"public/{broker.name('n')}", await broker.connect()
-    for number, domain, begin in (
+    for number, domain, prefix in (
         (1, "persistent", ""),
         (2, "non-persistent", f"{_EXCEPTION}ServiceUnitNotReadyException: "),
     ):
         topic = f"{domain}://{namespace}/t"
         body = await probe.expect_error("ServiceNotReady", "PRODUCER", topic=topic, producer_id=number)
-        bundle = f"{begin}Namespace bundle ({namespace}/0x00000000_0xffffffff)"
+        bundle = f"{prefix}Namespace bundle ({namespace}/0x00000000_0xffffffff)"
         first, last = (
             f"{bundle} for topic ({topic}) not served by this instance:",
             ". Please redo the lookup.",

@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""PRODUCER where the backlog exceeds its quota."""
 
 from __future__ import annotations
 

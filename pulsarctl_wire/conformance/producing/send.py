@@ -1,4 +1,4 @@
-"""The cases of further.tsv."""
+"""SEND and its answers, and what the broker stores and delivers."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def undecodable_not_delivered(broker: Target) -> None:
     await consumer.expect_nothing()
 
 
-_PLAIN = make_entry(make_metadata().SerializeToString())
+_PLAIN_ENTRY = make_entry(make_metadata().SerializeToString())
 
 
-_WITHOUT_NAME = MessageMetadata(sequence_id=0, publish_time=1).SerializePartialToString()
+_NAMELESS_METADATA = MessageMetadata(sequence_id=0, publish_time=1).SerializePartialToString()
 
 
 _NOT_ALLOWED = ServerError.NotAllowedError
@@ -110,13 +110,13 @@ async def stored_verbatim(broker: Target) -> None:
     """
     topic = broker.topic()
     probe, consumer = await broker.produce(topic), await broker.subscribe(topic, permits=10)
-    probe.send(make_raw_send(_PLAIN))
+    probe.send(make_raw_send(_PLAIN_ENTRY))
     await probe.expect("SEND_RECEIPT", sequence_id=0)
-    equal([tail(item) for item in await consumer.messages(1)], [_PLAIN], "tail")
+    equal([tail(item) for item in await consumer.messages(1)], [_PLAIN_ENTRY], "tail")
 
 
 async def _expect_stored(probe: Probe) -> None:
-    """The message with sequence id 0 is stored."""
+    """Require that the message with sequence id 0 is stored."""
     receipt = await probe.expect("SEND_RECEIPT", sequence_id=0)
     require(receipt.body.message_id.ledgerId != NO_REQUEST, "a message id", receipt.body)
 
@@ -146,7 +146,7 @@ async def metadata_missing_required(broker: Target) -> None:
 
     Source: Broker: ServerCnx.handleSend.
     """
-    await _expect_receipt(broker, make_raw_send(make_entry(_WITHOUT_NAME)))
+    await _expect_receipt(broker, make_raw_send(make_entry(_NAMELESS_METADATA)))
 
 
 @case(OBSERVED)
@@ -362,9 +362,9 @@ async def tail_too_short(broker: Target) -> None:
     Source: Common: Commands.hasChecksum.
     """
     topic = broker.topic()
-    for short in (b"\0", b"\x0e\x01\0\0"):
+    for entry in (b"\0", b"\x0e\x01\0\0"):
         probe = await broker.produce(topic)
-        probe.send(make_raw_send(short))
+        probe.send(make_raw_send(entry))
         await probe.expect_close()
 
 
@@ -379,7 +379,7 @@ async def incomplete_not_delivered(broker: Target) -> None:
     for domain in ("persistent", "non-persistent"):
         topic = broker.topic(domain)
         probe, consumer = await broker.produce(topic), await broker.subscribe(topic, permits=10)
-        await consumer.expect_nothing()  # it has its permits
+        await consumer.expect_nothing()  # by now its permits have arrived
         probe.send(make_raw_send(make_entry(b"")))
         await probe.expect("SEND_RECEIPT")
         await probe.publish_all(b"m", first=1)

@@ -1,4 +1,4 @@
-"""SEND and its answers, and encryption that a namespace requires."""
+"""SEND after a close, and to topics that are unloaded, terminated, non-persistent or limited."""
 
 from __future__ import annotations
 

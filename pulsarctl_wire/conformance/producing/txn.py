@@ -19,7 +19,7 @@ _COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign-partit
 """The topic whose owner is coordinator 0."""
 
 
-_LOADING = ServerError.TransactionCoordinatorNotFound
+_NO_COORDINATOR = ServerError.TransactionCoordinatorNotFound  # also while it loads
 
 
 _TRIES = 150
@@ -82,7 +82,7 @@ async def off_end_txn(broker: Target) -> None:
 
 
 async def _find_coordinator(broker: Target, probe: Probe) -> None:
-    """LOOKUP of the coordinator, repeated until the namespace of its topic has been made."""
+    """Repeat LOOKUP of the coordinator until the namespace of its topic has been made."""
     for _ in range(_TRIES):
         body = await probe.request("LOOKUP", "LOOKUP_RESPONSE", topic=_COORDINATOR, authoritative=False)
         if body.response == body.Connect:
@@ -92,12 +92,12 @@ async def _find_coordinator(broker: Target, probe: Probe) -> None:
 
 
 async def _ask_coordinator(broker: Target, probe: Probe, name: str, answer: str, **fields: Any) -> Any:
-    """A request to the coordinator, repeated while that loads; returns the body of the answer."""
+    """Send the coordinator a request, repeatedly while it loads; return the body of the answer."""
     for _ in range(_TRIES):
         body = await probe.request(name, answer, tc_id=0, **fields)
         if not body.HasField("error"):
             return body
-        equal(body.error, _LOADING, "error")
+        equal(body.error, _NO_COORDINATOR, "error")
         await broker.advance(0.2)
     raise Mismatch("the coordinator", "it does not load")
 
@@ -126,12 +126,12 @@ async def end(probe: Probe, action: str, txn: dict[str, int]) -> None:
 async def store(broker: Target, probe: Probe, topic: str, txn: dict[str, int]) -> Any:
     """Send PRODUCER, and SEND in a transaction; return the id of the message.
 
-    It tries again if the topic was closed, as it does not load yet.
+    Try again if the broker closes the producer, as the topic has not loaded yet.
     """
-    of_metadata = {f"meta_{key}": value for key, value in txn.items()}
+    metadata_fields = {f"meta_{key}": value for key, value in txn.items()}
     for _ in range(_TRIES):
         await probe.create_producer(topic)
-        probe.publish(payload=b"in", **txn, **of_metadata)
+        probe.publish(payload=b"in", **txn, **metadata_fields)
         answer = await probe.next()
         if answer.command == "SEND_RECEIPT":
             return answer.body.message_id
@@ -141,7 +141,7 @@ async def store(broker: Target, probe: Probe, topic: str, txn: dict[str, int]) -
 
 
 async def _send_in(broker: Target, probe: Probe, topic: str) -> dict[str, int]:
-    """Begin a transaction and SEND in it; returns the fields with its id."""
+    """Begin a transaction and SEND in it; return the fields with its id."""
     txn = await begin(broker, probe)
     await succeed(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **txn)
     await store(broker, probe, topic, txn)
@@ -237,7 +237,7 @@ async def new_unknown_coordinator(broker: Target) -> None:
     """
     probe = await broker.connect()
     body = await probe.request("NEW_TXN", "NEW_TXN_RESPONSE", tc_id=99, txn_ttl_millis=1000)
-    equal(body.error, _LOADING, "error")
+    equal(body.error, _NO_COORDINATOR, "error")
     equal(body.txnid_most_bits, 99, "txnid_most_bits")
     absent(body, "txnid_least_bits")
 
@@ -286,18 +286,18 @@ async def send_when_over(broker: Target) -> None:
     """
     topic = broker.topic()
     probe = await broker.connect()
-    over = await begin(broker, probe)
-    await end(probe, "COMMIT", over)
-    await store(broker, probe, topic, over)
+    first_txn = await begin(broker, probe)
+    await end(probe, "COMMIT", first_txn)
+    await store(broker, probe, topic, first_txn)
     await probe.publish_all(b"plain", first=1)
     consumer = await broker.subscribe(topic, permits=10)
     await consumer.expect_nothing()
-    later = await begin(broker, probe)
-    await succeed(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **later)
-    of_metadata = {f"meta_{key}": value for key, value in later.items()}
-    await probe.publish_all(b"later", first=2, **later, **of_metadata)
+    second_txn = await begin(broker, probe)
+    await succeed(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **second_txn)
+    metadata_fields = {f"meta_{key}": value for key, value in second_txn.items()}
+    await probe.publish_all(b"later", first=2, **second_txn, **metadata_fields)
     await consumer.expect_nothing()
-    await end(probe, "COMMIT", later)
+    await end(probe, "COMMIT", second_txn)
     equal(payloads(await consumer.messages(2)), [b"plain", b"later"], "payloads")
 
 

@@ -17,7 +17,7 @@ _SUBSCRIPTION = {"topic": "t", "subscription": "s"}
 
 
 async def _receive_rest(broker: Target, topic: str) -> list[bytes]:
-    """The payload of the one message that a new consumer gets."""
+    """Return the payload of the one message that a new consumer gets, as a list."""
     consumer = await broker.subscribe(topic, permits=10)
     result = await consumer.messages(1)
     await consumer.expect_nothing()
@@ -51,7 +51,7 @@ async def ack_in_txn(broker: Target) -> None:
 
 
 async def _deliver(broker: Target, kind: str) -> tuple[Probe, str, Probe, list[dict[str, int]]]:
-    """A connection for transactions, a topic, its consumer, and the ids of its 3 messages."""
+    """Return a connection for transactions, a topic, its consumer, and the ids of its 3 messages."""
     probe = await broker.connect()
     topic = await broker.fill(3)
     consumer = await broker.subscribe(topic, kind, 10)
@@ -68,21 +68,21 @@ async def ack_when_over(broker: Target) -> None:
     Source: Broker: PendingAckHandleImpl.handleLowWaterMark.
     """
     probe, topic, consumer, ids = await _deliver(broker, "Shared")
-    over = await begin(broker, probe)
-    await end(probe, "COMMIT", over)
-    await consumer.confirm_ack(ids[0], **over)
+    first_txn = await begin(broker, probe)
+    await end(probe, "COMMIT", first_txn)
+    await consumer.confirm_ack(ids[0], **first_txn)
     await consumer.resubscribe(topic, "Shared")
     equal(payloads(await consumer.messages(2)), [b"m1", b"m2"], "payloads")
-    later = await begin(broker, probe)
+    second_txn = await begin(broker, probe)
     subscription = [{**_SUBSCRIPTION, "topic": topic}]
-    await succeed(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=subscription, **later)
-    await consumer.confirm_ack(ids[1], **later)
-    await end(probe, "COMMIT", later)
+    await succeed(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=subscription, **second_txn)
+    await consumer.confirm_ack(ids[1], **second_txn)
+    await end(probe, "COMMIT", second_txn)
     equal(payloads(await consumer.messages(1)), [b"m0"], "payloads")
 
 
 async def _expect_conflict(consumer: Probe, text: str, *ids: Any, **fields: Any) -> None:
-    """ACK that is answered by TransactionConflict, with this in its message."""
+    """Send ACK; require TransactionConflict as answer, with `text` in its message."""
     consumer.ack(*ids, request_id=77, **fields)
     body = (await consumer.expect("ACK_RESPONSE", request_id=77)).body
     equal(ServerError.Name(body.error), "TransactionConflict", "error")
@@ -144,9 +144,9 @@ async def end_on_subscription(broker: Target) -> None:
     probe, topic, consumer, ids = await _deliver(broker, "Shared")
     txn = await begin(broker, probe)
     await consumer.confirm_ack(ids[1], **txn)
-    where = {**_SUBSCRIPTION, "topic": topic}
+    subscription = {**_SUBSCRIPTION, "topic": topic}
     end_fields = {"txn_action": TxnAction.Value("ABORT"), "txnid_least_bits_of_low_watermark": 0, **txn}
-    await succeed(probe, "END_TXN_ON_SUBSCRIPTION", subscription=where, **end_fields)
+    await succeed(probe, "END_TXN_ON_SUBSCRIPTION", subscription=subscription, **end_fields)
     message = await consumer.expect("MESSAGE", redelivery_count=1)
     equal(message.payload, b"m1", "payload")
     await end(probe, "ABORT", txn)
@@ -169,8 +169,8 @@ async def batch_acked_in_parts(broker: Target) -> None:
     await consumer.messages(1)
     subscription = [{**_SUBSCRIPTION, "topic": topic}]
     await succeed(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=subscription, **txn)
-    for still_open in (0b10, 0b01):
-        await consumer.confirm_ack({**entry, "ack_set": [still_open], "batch_size": 2}, **txn)
+    for ack_set in (0b10, 0b01):
+        await consumer.confirm_ack({**entry, "ack_set": [ack_set], "batch_size": 2}, **txn)
     await end(probe, "COMMIT", txn)
     await broker.settle()
     await consumer.resubscribe(topic, "Shared")
