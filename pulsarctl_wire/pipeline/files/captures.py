@@ -18,7 +18,7 @@ from pulsarctl_wire.pipeline.files.paths import is_uri
 from pulsarctl_wire.pipeline.files.splits import Input
 
 _ENDINGS: Final = ("", ".gz", ".zst", ".zstd")
-_MAX_TRIED: Final = 8  # captures of the same series that may be the one
+_MAX_TRIED: Final = 8  # how many captures of a series may be tried
 
 
 class Captures:
@@ -33,10 +33,12 @@ class Captures:
         self._files = list_inputs(places, is_wanted=lambda file: True) if places else None
 
     def find_named(self, name: str) -> Iterator[str]:
-        """Yield paths or URIs of what has that name, or would if it were not compressed, or compressed."""
+        """Yield paths or URIs of files with this name, whether they are compressed or not."""
         if self._files is not None:
-            namesakes = [candidate.name for candidate in self._files if _bare(candidate.name) == _bare(name)]
-            yield from sorted(namesakes, key=lambda path: -_alike(path, name))
+            namesakes = [
+                candidate.name for candidate in self._files if _base_stem(candidate.name) == _base_stem(name)
+            ]
+            yield from sorted(namesakes, key=lambda path: -_count_common_names(path, name))
             return
         for path in self._paths(name):
             stem = PACKED.sub("", path)
@@ -53,23 +55,23 @@ class Captures:
                     yield candidate
 
     def find_renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
-        """Yield paths or URIs of captures of its series that have packets of that time, the latest first."""
+        """Yield paths or URIs of captures in the series of `name` with packets at that time, latest first."""
         if time_ns is None:
             return
-        alike = []
+        matches = []
         for file in self._beside(name) if self._files is None else self._files:
             if series_of(posixpath.basename(file.name)) == series_of(posixpath.basename(name)):
                 times = span(file)
                 if times and times.first <= time_ns and (times.last is None or times.last >= time_ns):
-                    alike.append((times.first, file.name))
-        yield from (path for _, path in sorted(alike, reverse=True)[:_MAX_TRIED])
+                    matches.append((times.first, file.name))
+        yield from (path for _, path in sorted(matches, reverse=True)[:_MAX_TRIED])
 
     def _paths(self, name: str) -> list[str]:
-        """Return where a capture may be by its name: a relative one depends on where the table was made."""
+        """Return where a capture may be: a relative name depends on where the table was made."""
         if is_uri(name) or posixpath.isabs(name):
             return [name]
-        beside = [posixpath.join(posixpath.dirname(table.rstrip("/")), name) for table in self._tables]
-        return list(dict.fromkeys((*filter(None, [self._inputs.get(name)]), name, *beside)))
+        siblings = [posixpath.join(posixpath.dirname(table.rstrip("/")), name) for table in self._tables]
+        return list(dict.fromkeys((*filter(None, [self._inputs.get(name)]), name, *siblings)))
 
     def _beside(self, name: str) -> list[Input]:
         """Return the files in the directories where a capture may be."""
@@ -92,12 +94,12 @@ class Captures:
         return paths
 
 
-def _bare(path: str) -> str:
+def _base_stem(path: str) -> str:
     """Return the name of a file without its directory, as if it were not compressed."""
     return PACKED.sub("", posixpath.basename(path))
 
 
-def _alike(first: str, second: str) -> int:
+def _count_common_names(first: str, second: str) -> int:
     """Return how many names at the end of two paths are the same, as if the files were not compressed."""
     pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (first, second)), strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])

@@ -1,9 +1,9 @@
 """Copies chosen packets out of captures: those of frames, or of connections, that a table has rows of.
 
-A table says in which file, and where in it, the packet is that completed a frame. Around these places are
+A table says which packet completed a frame: in which file, and at which byte. Around these places are
 windows: the only parts of a capture that are read, unless it is compressed. The packets of a window go into a
 temporary file; when the window ends, a reassembler shows which of them hold the frame, and whether the frame
-can be decoded from these alone. If not, those of the frame before it are taken too (see
+can be decoded from these alone. If not, the packets of the frame before or after it are taken too (see
 `wire/framing/resync.py`).
 
 Nothing of the table is trusted: a packet counts only if it is where the table says, with the same time and
@@ -36,18 +36,19 @@ from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.state import State
 
-_WANTED: Final = 128
+_WANTED: Final = 128  # in the mark of a packet, beside the number of frames that end in it
 _LATE: Final = 1_000_000_000  # ns that packets may be out of order in a file
 
 
 class Window(NamedTuple):
     """A part of a capture, and what is to be copied of it.
 
-    `start` and `stop` are where the first and the last packet may be (bytes; None: the end of the file),
-    `since` and `until` times in ns. `key` is that of the segments (see `capture.packets`), b"" if the row has
-    no addresses. The packet at `offset` must be of that key, and of the time `at_ns`. `header` is that of the
-    frame to look for: its TOTAL_SIZE and COMMAND_SIZE; without it all packets are copied, if `is_whole` of
-    both directions. `frames` counts the frames that depend on it.
+    `start` and `stop` are the bytes where its first and last packet may begin (sys.maxsize: to the end),
+    `since` and `until` bounds of their times in ns. `key` is that of the segments (see `capture.packets`),
+    b"" if the row has no addresses. The packet at `offset` must have this key, and the time `at_ns`. `header`
+    is the TOTAL_SIZE and COMMAND_SIZE of the frame to look for, whose end was not captured if `is_partial`.
+    Without a header all packets are copied; of both directions if `is_whole`. `frames` counts the frames that
+    depend on the window.
     """
 
     start: int
@@ -64,7 +65,7 @@ class Window(NamedTuple):
 
 
 def window(row: Iterable[Any]) -> Window:
-    """Return the window of a row of `reports.packets`. What cannot be gets a window without key."""
+    """Return the window of a row of `reports.packets`. An impossible row gets a window without key."""
     _, start, stop, src, src_port, dst, dst_port, since, until, offset, at_ns, *columns = row
     total, size, is_partial, is_whole, frames = columns
     try:
@@ -89,9 +90,9 @@ class Copied:
         self.found = 0
         """Frames whose packets were where the table says."""
         self.matched = 0
-        """Windows whose packet was, too."""
+        """Windows whose packet was where the table says."""
         self.lost = 0
-        """Frames whose packets were not."""
+        """Frames whose packets were not where the table says."""
         self.error: CaptureError | None = None
         """Why the capture could not be read to its end."""
         self.is_odd = False
@@ -103,25 +104,25 @@ class Copied:
         self._path = path
         self._stream = open(path, "wb")  # noqa: SIM115
         self._writer = PcapngWriter(self._stream)
-        self._chosen = bytearray()  # for each packet: whether it is wanted, and how many frames end in it
+        self._marks = bytearray()  # for each packet: _WANTED or 0, plus how many wanted frames end in it
 
     def add(self, packet: RawPacket) -> int:
         """Copy a packet; returns its number."""
-        if not self._chosen:
+        if not self._marks:
             self.first_ns = packet[0] or 0
         self._writer.write(packet)
-        self._chosen.append(0)
-        return len(self._chosen) - 1
+        self._marks.append(0)
+        return len(self._marks) - 1
 
     def choose(self, numbers: Iterable[int]) -> None:
         """Mark packets, by number, as wanted."""
         for number in numbers:
-            self._chosen[number] |= _WANTED
+            self._marks[number] |= _WANTED
 
     def complete(self, number: int) -> None:
         """Note that a wanted frame ends in a packet."""
-        if self._chosen[number] < 2 * _WANTED - 1:
-            self._chosen[number] += 1
+        if self._marks[number] < 2 * _WANTED - 1:
+            self._marks[number] += 1
 
     def close(self) -> None:
         """End copying."""
@@ -137,16 +138,16 @@ class Copied:
         latest = 0
         with open(self._path, "rb") as stream:
             packets = files.read_packets(b"", reader(stream))
-            for packet, mark in zip(packets, self._chosen, strict=True):
+            for packet, mark in zip(packets, self._marks, strict=True):
                 if mark & _WANTED:
                     latest = max(latest, packet[0] or 0)
                     yield latest, packet, mark - _WANTED
 
 
 def merge(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
-    """Return the packets of all captures in the order of time, as `SideBySide` has it; few files are open.
+    """Yield the packets of all captures in the order of time, as `SideBySide` does; few files are open.
 
-    With each comes how many wanted frames end in it.
+    With each packet comes how many wanted frames end in it.
     """
     copies_left = deque(sorted(copies, key=lambda copy_: copy_.first_ns))
     heap: list[tuple[int, int, RawPacket, int, Iterator[tuple[int, RawPacket, int]]]] = []
@@ -155,14 +156,14 @@ def merge(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
         while copies_left and (not heap or copies_left[0].first_ns <= heap[0][0]):
             packets = copies_left.popleft().packets()
             count += 1
-            for time_ns, packet, ending in packets:
-                heapq.heappush(heap, (time_ns, count, packet, ending, packets))
+            for time_ns, packet, end_count in packets:
+                heapq.heappush(heap, (time_ns, count, packet, end_count, packets))
                 break
         if heap:
-            _, number, packet, ending, packets = heapq.heappop(heap)
-            yield packet, ending
-            for time_ns, packet, ending in packets:
-                heapq.heappush(heap, (time_ns, number, packet, ending, packets))
+            _, number, packet, end_count, packets = heapq.heappop(heap)
+            yield packet, end_count
+            for time_ns, packet, end_count in packets:
+                heapq.heappush(heap, (time_ns, number, packet, end_count, packets))
                 break
 
 
@@ -173,7 +174,7 @@ class Checker:
         self._secrets = secrets
         self.frames = 0
         """Frames so far, wanted or not."""
-        self._missing = bytearray()  # for each packet: the frames that end in it
+        self._missing = bytearray()  # for each packet: the wanted frames that end in it, not yet decoded
 
     def check(self, packets: Iterable[tuple[RawPacket, int]]) -> None:
         """Decode packets, each with how many wanted frames end in it."""
@@ -187,8 +188,8 @@ class Checker:
                         self._missing[event.packet - 1] -= 1
 
     def _note(self, packets: Iterable[tuple[RawPacket, int]]) -> Iterator[RawPacket]:
-        for packet, ending in packets:
-            self._missing.append(ending)
+        for packet, end_count in packets:
+            self._missing.append(end_count)
             yield packet
 
     @property
@@ -208,19 +209,19 @@ class _Piece(NamedTuple):
 class _OpenWindow:
     """A window that is being read."""
 
-    def __init__(self, about: Window) -> None:
-        self.about = about
-        self.keys = (about.key, reverse(about.key)) if about.is_whole else (about.key,)
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.keys = (window.key, reverse(window.key)) if window.is_whole else (window.key,)
         self.pieces: list[_Piece] = []
-        self.last = self.number = -1  # of the packet at `offset`: its index in `pieces`, its number
+        self.packet_index = self.packet_number = -1  # of the packet at `offset`: in `pieces`, in `Copied`
         self.is_there = False
         self.is_closed = False
 
-    def place_of(self, frames: list[Frame]) -> int | None:
-        """Return the index of the frame that is looked for."""
+    def find_frame(self, frames: list[Frame]) -> int | None:
+        """Return the index of the frame that is looked for; None if it is not among `frames`."""
         for index, frame in enumerate(frames):
-            is_same = frame.partial if self.about.is_partial else frame.raw[:8] == self.about.header
-            if is_same and frame.packet == self.last:
+            is_same = frame.partial if self.window.is_partial else frame.raw[:8] == self.window.header
+            if is_same and frame.packet == self.packet_index:
                 return index
         return None
 
@@ -257,19 +258,19 @@ def _seek(scan: "_Scan", stream: BinaryIO, packets: PacketReader, copied: Copied
     with suppress(CaptureError):
         next(iter(packets), None)
     first, layout = packets.offset, packets.layout
-    goes_on = True
-    while goes_on and (start := scan.next_start) is not None:
+    has_more = True
+    while has_more and (start := scan.next_start) is not None:
         position = max(start, first)
         try:
             stream.seek(position)
         except (OSError, OverflowError):
             copied.error = CaptureError(f"it cannot be read at byte {position}")
             return
-        goes_on = scan.read(PacketReader(b"", reader(stream), layout, position))
+        has_more = scan.read(PacketReader(b"", reader(stream), layout, position))
 
 
 class _Scan:
-    """Reads the windows of one capture, in order. With `can_seek`, `read` stops where none is near."""
+    """Reads the windows of one capture, in order. With `can_seek`, `read` stops where no window is near."""
 
     def __init__(self, windows: Iterable[Window], copied: Copied, *, can_seek: bool) -> None:
         self._windows = iter(windows)
@@ -282,7 +283,7 @@ class _Scan:
         self._count = 0
         self._dissector = Dissector()
         self._fragments: deque[int] = deque(maxlen=MAX_DATAGRAMS)
-        self._last: tuple[list[int], list[Frame]] = [], []
+        self._last_decoded: tuple[list[int], list[Frame]] = [], []
 
     @property
     def next_start(self) -> int | None:
@@ -290,7 +291,7 @@ class _Scan:
         return None if self._next is None else self._next.start
 
     def read(self, packets: PacketReader) -> bool:
-        """Read packets; whether there is more to be read, elsewhere in the file."""
+        """Read packets; return whether there is more to be read elsewhere in the file."""
         try:
             for packet in packets:
                 self._begin(packets.offset)
@@ -322,44 +323,44 @@ class _Scan:
     def _begin(self, offset: int) -> None:
         """Open the windows that start at `offset` or before."""
         while self._next is not None and self._next.start <= offset:
-            about, self._next = self._next, next(self._windows, None)
-            opened_window = _OpenWindow(about)
+            window, self._next = self._next, next(self._windows, None)
+            open_window = _OpenWindow(window)
             self._count += 1
-            heapq.heappush(self._stops, (about.stop, self._count, opened_window))
-            if about.until is not None and about.stop == sys.maxsize:
-                heapq.heappush(self._untils, (about.until + _LATE, self._count, opened_window))
-            for key in opened_window.keys:
-                self._open.setdefault(key, []).append(opened_window)
+            heapq.heappush(self._stops, (window.stop, self._count, open_window))
+            if window.until is not None and window.stop == sys.maxsize:
+                heapq.heappush(self._untils, (window.until + _LATE, self._count, open_window))
+            for key in open_window.keys:
+                self._open.setdefault(key, []).append(open_window)
 
     def _end_before(self, offset: int, time_ns: int | None) -> None:
         """Close the windows that have no packet from `offset` or `time_ns` on."""
         while self._stops and self._stops[0][0] < offset:
             self._close(heapq.heappop(self._stops)[2])
         while self._untils and time_ns is not None and self._untils[0][0] < time_ns:
-            ending = heapq.heappop(self._untils)[2]
-            if ending.about.offset is None or ending.about.offset < offset:
-                self._close(ending)
+            open_window = heapq.heappop(self._untils)[2]
+            if open_window.window.offset is None or open_window.window.offset < offset:
+                self._close(open_window)
 
-    def _close(self, closing: _OpenWindow) -> None:
-        if closing.is_closed:
+    def _close(self, open_window: _OpenWindow) -> None:
+        if open_window.is_closed:
             return
-        closing.is_closed = True
-        for key in closing.keys:
-            self._open[key].remove(closing)
+        open_window.is_closed = True
+        for key in open_window.keys:
+            self._open[key].remove(open_window)
             if not self._open[key]:
                 del self._open[key]
-        about, copied = closing.about, self._copied
-        if about.offset is None:
+        window, copied = open_window.window, self._copied
+        if window.offset is None:
             return
-        if not closing.is_there:
-            copied.lost += about.frames
+        if not open_window.is_there:
+            copied.lost += window.frames
             return
-        copied.found += about.frames
+        copied.found += window.frames
         copied.matched += 1
-        if about.header:
-            copied.choose(self._decide(closing))
-        if not about.is_whole:
-            copied.complete(closing.number)
+        if window.header:
+            copied.choose(self._choose_packets(open_window))
+        if not window.is_whole:
+            copied.complete(open_window.packet_number)
 
     # -- packets
 
@@ -377,43 +378,46 @@ class _Scan:
             return
         numbers = numbers or (self._copied.add(packet),)
         for open_window in self._open[segment[0]]:
-            about = open_window.about
-            if time_ns is not None and not (about.since or 0) <= time_ns <= (about.until or time_ns):
+            window = open_window.window
+            if time_ns is not None and not (window.since or 0) <= time_ns <= (window.until or time_ns):
                 continue
-            if offset == about.offset:
-                open_window.is_there = about.at_ns in (None, time_ns)
-                open_window.last, open_window.number = len(open_window.pieces), numbers[-1]
-            if about.header:
+            if offset == window.offset:
+                open_window.is_there = window.at_ns in (None, time_ns)
+                open_window.packet_index, open_window.packet_number = len(open_window.pieces), numbers[-1]
+            if window.header:
                 open_window.pieces.append(_Piece(numbers, segment, time_ns))
             else:
                 self._copied.choose(numbers)
 
-    def _decide(self, open_window: _OpenWindow) -> list[int]:
+    def _choose_packets(self, open_window: _OpenWindow) -> list[int]:
         """Return the packets that a frame needs to be decoded.
 
-        They are its own, if that is enough; with those of the frame before it or after it, if that is; or
-        all of its window.
+        They are its own if these are enough, otherwise also those of the frame before it, or after it;
+        otherwise all of the window.
         """
         everything = [*range(len(open_window.pieces))]
         if len(everything) == 1:
             return open_window.numbers(everything)
         frames = self._frames(open_window, everything)
-        place = open_window.place_of(frames)
-        if place is None:
+        position = open_window.find_frame(frames)
+        if position is None:
             return open_window.numbers(everything)
-        for beside in ((), frames[max(place - 1, 0) : place], frames[place + 1 : place + 2]):
-            own = (frames[place], *beside)
-            indexes = sorted({index for frame in own for index in frame.packets or (frame.packet,)})
-            if indexes == everything or open_window.place_of(self._frames(open_window, indexes)) is not None:
+        for neighbours in ((), frames[max(position - 1, 0) : position], frames[position + 1 : position + 2]):
+            needed_frames = (frames[position], *neighbours)
+            indexes = sorted({index for frame in needed_frames for index in frame.packets or (frame.packet,)})
+            if (
+                indexes == everything
+                or open_window.find_frame(self._frames(open_window, indexes)) is not None
+            ):
                 return open_window.numbers(indexes)
         return open_window.numbers(everything)
 
     def _frames(self, open_window: _OpenWindow, indexes: list[int]) -> list[Frame]:
         """Return the frames that are decoded from some of a window's segments; `packet` is an index."""
         numbers = open_window.numbers(indexes)
-        if self._last[0] != numbers:
-            self._last = numbers, _decode([(index, open_window.pieces[index]) for index in indexes])
-        return self._last[1]
+        if self._last_decoded[0] != numbers:
+            self._last_decoded = numbers, _decode([(index, open_window.pieces[index]) for index in indexes])
+        return self._last_decoded[1]
 
 
 def _decode(segments: Iterable[tuple[int, _Piece]]) -> list[Frame]:

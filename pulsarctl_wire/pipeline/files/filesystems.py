@@ -15,7 +15,7 @@ from pulsarctl_wire.pipeline.files.paths import Entry, is_uri, reason
 def filesystem(path: str) -> tuple[Any, str]:
     """Return the pyarrow filesystem of a path or URI, and the path in it. Raises CaptureError.
 
-    Where pyarrow has none, it is that of fsspec, whose other file systems are packages of their own.
+    Where pyarrow has none, it is one of fsspec's, which may need a package of its own.
     """
     try:
         if is_uri(path):
@@ -115,13 +115,13 @@ def _of_fsspec(uri: str) -> tuple[Any, str]:
         raise CaptureError(f"{uri}: pyarrow has no such file system: pip install fsspec") from None
     try:
         system, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
-    except (ImportError, OSError, ValueError) as error:  # of the first: which package to install
+    except (ImportError, OSError, ValueError) as error:  # an ImportError says which package to install
         raise CaptureError(f"{uri}: {reason(error)}") from error
     return fs.PyFileSystem(_Handler(system)), str(inside)
 
 
 class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
-    """Replaces the file at `dest`, as pyarrow's own file systems do: some refuse that, or do nothing."""
+    """A handler whose `move` replaces `dest`, as that of pyarrow does: some refuse that, or do nothing."""
 
     def move(self, src: str, dest: str) -> None:
         if self.fs.exists(dest):

@@ -72,7 +72,7 @@ def list_inputs(
 ) -> list[Input]:
     """List the files that arguments name, an input for each. Raises CaptureError if an argument names none.
 
-    From a directory, only files that are wanted are taken; `say` is called with a note about the others.
+    From a directory, only files are taken that `is_wanted` accepts; `say` gets a note about the others.
     """
     inputs: list[Input] = []
     for argument in arguments:
@@ -110,7 +110,7 @@ def span(input_: Input) -> Span | None:
 
 
 def _find(argument: str) -> tuple[list[Input], bool]:
-    """Find the files that an argument names, and whether it is a directory: some may not be captures."""
+    """Return the files that an argument names, captures or not, and whether the argument is a directory."""
     system, path = _system_of(argument)
     scheme = scheme_of(argument, path)
     entry = system.look(path)
@@ -171,11 +171,11 @@ class _Local:
 
         visited: set[str] = set()
         for directory, folders, names in os.walk(base, onerror=fail, followlinks=True):
-            real = os.path.realpath(directory)
-            if real in visited:
+            real_path = os.path.realpath(directory)
+            if real_path in visited:
                 folders.clear()
                 continue
-            visited.add(real)
+            visited.add(real_path)
             folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), name_key(name)))
             yield from filter(None, (_Local.look(os.path.join(directory, name)) for name in names))
 

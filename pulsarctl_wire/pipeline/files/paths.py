@@ -1,4 +1,4 @@
-"""Paths and URIs as text, errors about them as text, the directory of what is kept. Imports no pyarrow."""
+"""Paths and URIs as text, errors about them as text, the cache directory. Imports no pyarrow."""
 
 import atexit
 import os
@@ -49,7 +49,7 @@ def reason(error: Exception) -> str:
 
 
 def cache_directory() -> Path:
-    """Make a private directory that outlives this process, or a temporary one if that is not possible."""
+    """Return a private directory that outlives this process, or a temporary one if that is not possible."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pwire"
     with suppress(OSError):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

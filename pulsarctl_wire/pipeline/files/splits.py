@@ -173,15 +173,15 @@ def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Spl
     limit = min(size, GROUP_SIZE)
     for file in range(first, len(inputs)):
         input_ = inputs[file]
-        own = {file: input_.size} | {side.file: side.size for side in input_.sides}
-        is_small = sum(own.values()) <= limit and file < len(inputs) - 1
-        total = sum(group_sizes.values()) + sum(own[number] for number in own.keys() - group_sizes.keys())
+        sizes = {file: input_.size} | {side.file: side.size for side in input_.sides}
+        is_small = sum(sizes.values()) <= limit and file < len(inputs) - 1
+        total = sum(group_sizes.values()) + sum(sizes[number] for number in sizes.keys() - group_sizes.keys())
         if group and (not is_small or total > limit or len(group) == MAX_GROUP):
             yield Split(file - len(group), 0, group[0], more=tuple(group[1:]))
             group, group_sizes = [], {}
         if is_small:
             group.append(input_)
-            group_sizes |= own
+            group_sizes |= sizes
         else:
             yield from plan(file, input_, size)
 
@@ -211,7 +211,7 @@ def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
 
 
 def inputs_of(name: str) -> range:
-    """Return the inputs that a file of this name may have rows of, by the numbers that splits begin with."""
+    """Return the range of inputs where splits in a file of this name begin; that of `END` for the rest."""
     if name.startswith("end"):
         return range(END, END + 1)
     first, _, last = name.partition("..")
@@ -219,7 +219,7 @@ def inputs_of(name: str) -> range:
 
 
 def read_split(split: Split, read: Read) -> PacketReader | None:
-    """Return the packets of a split, or None without any record; `read` returns bytes from its start on.
+    """Return the packets of a split, or None if no record is found; `read` returns bytes from its start on.
 
     Raises CaptureError if the file is not a capture.
     """
