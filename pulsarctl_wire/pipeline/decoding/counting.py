@@ -56,29 +56,31 @@ def count_split(
 
 
 class _CountStitcher(Stitcher, Generic[C]):
-    """Stitches splits whose events are only counted. `edges` are the counts of the last split's edges;
+    """Stitches splits whose events are only counted. `edge_counts` are those of the last split's edges;
     `endings` are the connections that have ended since `CountJob` last cleared the list.
     """
 
     def __init__(self, settings: Settings, make: Callable[[], C]) -> None:
-        self.edges = make()
+        self.edge_counts = make()
         self.endings: list[EndedConnection] = []
         super().__init__(settings, self._record_end)
-        self._new = make
+        self._make = make
 
     def _record_end(self, ending: EndedConnection) -> None:
         self.endings.append(ending._replace(state=None))
 
     def add(self, decoded: Decoded, reread: Reread) -> StitchResult:
-        self.edges = self._new()
-        return self._renumber(self.stitch(decoded, reread, self.edges.add))
+        self.edge_counts = self._make()
+        return self._renumber(self.stitch(decoded, reread, self.edge_counts.add))
 
     def close(self) -> None:
-        self.edges = self._new()
-        self._renumber(self.end(self.edges.add))
+        self.edge_counts = self._make()
+        self._renumber(self.end(self.edge_counts.add))
 
     def _renumber(self, result: StitchResult) -> StitchResult:
-        self.edges.rename({result.first + number: final for number, final in enumerate(result.numbers)}, {})
+        self.edge_counts.rename(
+            {result.first + number: final for number, final in enumerate(result.numbers)}, {}
+        )
         return result
 
 
@@ -94,7 +96,7 @@ class CountJob(Generic[C]):
         keep_duplicates: bool = False,
         split_size: int,
     ) -> None:
-        self._new = make
+        self._make = make
         options = Options(split_size, max_frame_size, keep_duplicates=keep_duplicates)
         self._settings = Settings(options=options)
         self._stitcher = _CountStitcher(self._settings, make)
@@ -109,7 +111,7 @@ class CountJob(Generic[C]):
 
     def run(self, executor: Executor, workers: int) -> Iterator[Totals]:
         """Count everything; yield the totals so far after each split. `executor` has `workers` processes."""
-        make, settings, totals = self._new, self._settings, self._progress.totals
+        make, settings, totals = self._make, self._settings, self._progress.totals
 
         def submit(splits: list[Split]) -> list[Result]:
             return [executor.submit(count_split, split, settings, make).result for split in splits]
@@ -117,12 +119,14 @@ class CountJob(Generic[C]):
         for decoded in decoded_in_order(self._progress, submit, room_for(workers)):
             fixups: dict[int, Fixup] = self._progress.take(decoded).fixups
             counts = decoded.counts
-            wrong = frozenset(edge.index for edge in decoded.edges if edge.guess and edge.index not in fixups)
+            wrong_indexes = frozenset(
+                edge.index for edge in decoded.edges if edge.guess and edge.index not in fixups
+            )
             decoded.edges.clear()  # or they stay in memory beside the next split's
-            if wrong:
-                again = executor.submit(count_split, decoded.split, settings, make, wrong).result()
-                totals.add_problems(again.problems)  # it may be gone by now
-                counts = again.counts
+            if wrong_indexes:
+                recount = executor.submit(count_split, decoded.split, settings, make, wrong_indexes).result()
+                totals.add_problems(recount.problems)  # the file may be gone by now
+                counts = recount.counts
             numbers = {index: fixup.connection for index, fixup in fixups.items()}
             names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
             counts.rename(numbers, names)
@@ -135,7 +139,7 @@ class CountJob(Generic[C]):
 
     def _take(self, counts: C) -> None:
         """Add the counts of a split, and of its edges."""
-        self.counts.merge(self._stitcher.edges)
+        self.counts.merge(self._stitcher.edge_counts)
         self.counts.merge(counts)
         for ending in self._stitcher.endings:
             self.counts.end(ending)

@@ -33,8 +33,8 @@ MAX_SAVED_CONNECTIONS: Final = 4_096
 """Maximum number of connections of a split whose state is kept; the split is read again for the others."""
 MAX_EDGES: Final = 8_192
 """Maximum number of connections that a split reports; the split is read again for the others."""
-_ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
-_PACKET_COST: Final = 256
+_ALL_KEPT: Final = 64 * 1024 * 1024  # bytes of packets kept for all connections
+_PACKET_COST: Final = 256  # bytes of memory that a kept packet takes besides its payload, estimated
 _GATHERED: Final = 64  # events that are collected at a time
 
 
@@ -45,7 +45,7 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
     end: FilePosition = (split.start, split.layout)
     problems: list[Problem] = []
     dropped = 0
-    for name, base, packets in _turns(split, problems, decoder.note_secrets):
+    for name, base, packets in _read_inputs(split, problems, decoder.note_secrets):
         if packets is None:
             begin = None
             continue
@@ -87,18 +87,18 @@ def _problem(name: str, error: CaptureError) -> Problem:
     return name, str(error), isinstance(error, DamagedCapture)
 
 
-def _turns(
+def _read_inputs(
     split: Split, problems: list[Problem], on_secrets: OnSecrets | None = None
 ) -> Iterator[tuple[str, int, PacketReader | SideBySide | None]]:
-    """Return the packets of a split, input by input, each with the input's name.
+    """Yield for each input of a split its name, the base of its places, and its packets.
 
-    The number is what to add to their offsets to get their places. None if no record is found. What is wrong
+    A packet's place is its offset and the base. The packets are None if no record is found. What is wrong
     with a file is added to `problems`, except for errors that are raised while packets are read.
     `on_secrets` is as in `PacketReader`.
     """
     lanes: dict[int, Lane | None] = {}
     with ExitStack() as stack:
-        closing: dict[int, ExitStack] = {}
+        stacks: dict[int, ExitStack] = {}
         for file, input_ in enumerate(split.inputs, split.file):
             if not input_.sides:
                 part = Split(file, 0, input_) if split.more else split
@@ -114,13 +114,13 @@ def _turns(
                 continue
             for side in input_.sides:
                 if side.file not in lanes:
-                    closing[side.file] = stack.enter_context(ExitStack())
-                    lanes[side.file] = _begin_lane(side, closing[side.file], problems, on_secrets)
+                    stacks[side.file] = stack.enter_context(ExitStack())
+                    lanes[side.file] = _begin_lane(side, stacks[side.file], problems, on_secrets)
             sides = [(lane, side) for side in input_.sides if (lane := lanes[side.file]) is not None]
             yield input_.name, 0, SideBySide([(lane, side.since, side.until) for lane, side in sides])
             for lane, side in sides:
                 if side.until is None or file == split.next_file - 1:
-                    closing[side.file].close()
+                    stacks[side.file].close()
                     if lane.error is not None:
                         problems.append(_problem(side.name, lane.error))
 
@@ -142,22 +142,22 @@ def reread(decoded: Decoded, datagrams: Waiting) -> Iterator[Kept]:
     If one of its files cannot be read any more, that is added to its problems.
     """
     split = decoded.split
-    segment = Dissector(datagrams).segment
+    dissect = Dissector(datagrams).segment
     number = 0
     problems: list[Problem] = []
-    for file, base, packets in _turns(split, problems):
+    for name, base, packets in _read_inputs(split, problems):
         assert packets is not None  # the split is exact
         if not {*problems} <= {*decoded.problems}:
             break  # the turns of the other files would be wrong
         try:
             for time_ns, link, data, length in packets:
                 number += 1
-                segment_found = segment(link, data, length)
-                if segment_found is not None:
+                segment = dissect(link, data, length)
+                if segment is not None:
                     place = base | packets.offset
-                    yield number if split.is_merged else place, place, time_ns, segment_found
+                    yield number if split.is_merged else place, place, time_ns, segment
         except CaptureError as error:
-            problems.append(_problem(file, error))
+            problems.append(_problem(name, error))
     for name, text, _ in [problem for problem in problems if problem not in decoded.problems]:
         decoded.problems.append((name, f"cannot be read again, so rows may be missing: {text}", True))
 
@@ -180,8 +180,8 @@ class _SplitDecoder:
         self._pairs: set[bytes] = set()  # of the edges
         self._synced: dict[int, Tcp] = {}  # connections that are synchronized, by the index of their edge
         self._unsynced_states: dict[int, PartState] = {}  # of the others
-        self._given_up: set[bytes] = set()
-        self._kept = 0
+        self._given_up: set[bytes] = set()  # pairs whose packets are not kept any more
+        self._kept_bytes = 0  # of all packets that are kept
         self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were not a frame
         self._collect = collect
         self._gathered: list[Event] = []
@@ -256,11 +256,11 @@ class _SplitDecoder:
         edge: Edge = tcp.mark
         cost = len(packet[3][4]) + _PACKET_COST
         edge.kept += cost
-        self._kept += cost
+        self._kept_bytes += cost
         too_many = len(self._synced) >= MAX_SAVED_CONNECTIONS or len(self._edges) > MAX_EDGES
-        too_many |= edge.kept > MAX_PACKET_BYTES or self._kept > _ALL_KEPT
+        too_many |= edge.kept > MAX_PACKET_BYTES or self._kept_bytes > _ALL_KEPT
         if edge.packets is None or too_many:
-            self._kept -= edge.kept
+            self._kept_bytes -= edge.kept
             edge.packets = None
             self._given_up.add(edge.pair)
             return
@@ -277,7 +277,7 @@ class _SplitDecoder:
 
     def flush(self) -> None:
         """Call `collect` with the events gathered so far, except deferred frames."""
-        sure: list[Event] = []
+        certain_events: list[Event] = []
         for event in self._gathered:
             edge = self._edges[event.connection.index]
             if not isinstance(event, Frame):
@@ -288,10 +288,10 @@ class _SplitDecoder:
                 continue
             elif len(event.raw) > edge.largest or event.partial:
                 edge.largest = max(edge.largest, event.size)
-            sure.append(event)
+            certain_events.append(event)
         self._gathered = []
-        if sure:
-            self._collect(sure)
+        if certain_events:
+            self._collect(certain_events)
 
     def edges(self) -> list[Edge]:
         """Return the edges, in the order in which their connections were opened."""

@@ -1,4 +1,4 @@
-"""What a split is decoded to, beside its draft: plain data, for the process that joins the splits."""
+"""What a split is decoded to, besides its draft: plain data, for the process that joins the splits."""
 
 from dataclasses import dataclass
 from secrets import token_hex
@@ -25,9 +25,10 @@ PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
 class Options:
     """How to make a table.
 
-    Bytes per split, bytes of the largest frame allowed, what the directories of the files are by (see
-    partitions.py), whether copies of connections are kept; the others are those of `TableBuilder`. `keylog`
-    are files with TLS secrets, besides those in the captures; None: TLS stays closed.
+    `split_size` and `max_frame_size` are in bytes. `partition_by` are columns whose values get directories of
+    their own (see partitions.py). With `keep_duplicates`, copies of connections are kept. `keylog` are files
+    with TLS secrets, besides those in the captures; None: TLS stays closed. The others are as in
+    `TableBuilder`.
     """
 
     split_size: UInt64 = SPLIT_SIZE
@@ -78,7 +79,7 @@ class Edge(Struct, array_like=True):
     pair      the smaller of the keys of its two directions
     turn      the turn of its first packet
     packets   its packets until it was synchronized, or to the end; None if they were too many
-    kept      bytes of memory that they take, estimated
+    kept      bytes of memory that these packets took, estimated
     guess     where it was synchronized; None if it never was, and then the draft has no rows of it
     synced    the first turn after the last of `packets`
     doubtful  whether an idle half may have resumed in the middle of a frame, or events are held back

@@ -25,12 +25,13 @@ _ENOUGH: Final = 32 * 1024 * 1024  # bytes of rows that are passed on at a time
 
 
 def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> Iterator[Stitched]:
-    """Yield the rows of all inputs, some at a time; count them in `totals`, with the key logs of `options`.
+    """Yield the rows of all inputs, some at a time, and count them in `totals`.
 
-    Raises CaptureError if a key log cannot be read.
+    The key logs of `options`, and secrets in the captures, open TLS. Raises CaptureError if a key log cannot
+    be read.
     """
     names = [input_.name for input_ in inputs]
-    counted: list[Counted] = []
+    streams: list[Counted] = []
     tls = TlsCounts()
 
     def end(ending: EndedConnection) -> None:
@@ -49,11 +50,11 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
             with prefix_errors(input_.name):
                 if input_.size and not is_capture(input_):
                     raise CaptureError(NO_CAPTURE)
-                counted.append(Counted(stack.enter_context(open_input(input_.path))))
-            yield Source(input_.name, cast(BinaryIO, counted[-1]), input_.size)
+                streams.append(Counted(stack.enter_context(open_input(input_.path))))
+            yield Source(input_.name, cast(BinaryIO, streams[-1]), input_.size)
 
     def count() -> None:
-        totals.read = sum(stream.count for stream in counted)
+        totals.read = sum(stream.count for stream in streams)
         totals.packets, totals.seen = decoder.packets, decoder.knowledge.frames
 
     decoder = Decoder(

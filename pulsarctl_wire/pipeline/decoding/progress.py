@@ -26,9 +26,9 @@ class Totals:
     """What has been done so far.
 
     `read` counts bytes of inputs, `size` bytes of Parquet, `read_again` connections that were read again,
-    `dropped` packets that the kernel dropped, `cut` packets cut by a snap length, `copies` those captured
-    again, `skipped` packets without TCP by reason. `frames` are in the table; `seen` are those in what was
-    decoded, about as many. `notes` are for the user.
+    `dropped` packets that the kernel dropped, `cut` packets cut by a snap length, `copies` packets captured
+    again, `skipped` packets without TCP by reason. `frames` counts those in the table, `seen` all that were
+    decoded, which are about as many. `notes` are for the user.
     """
 
     read: Count = 0
@@ -47,7 +47,7 @@ class Totals:
     notes: list[str] = field(default_factory=list)
 
     def add_problems(self, problems: list[Problem]) -> None:
-        """Add those that are new: a file may be read several times."""
+        """Add the problems that are new: a file may be read several times."""
         self.problems += [problem for problem in problems if problem not in self.problems]
 
 
@@ -55,8 +55,8 @@ class Totals:
 class Progress:
     """How far the work is: everything before part `part` of input `file` is done, and ended at `end`.
 
-    `stitcher` must have `add`, whose result has `read_again`. `unreadable`: the rest of that input cannot be
-    read. `inputs` are all inputs; for a table that follows a directory, none.
+    `stitcher` is a `Stitcher` with a method `add`, whose result has `read_again`. `unreadable`: the rest of
+    that input cannot be read. `inputs` are all inputs; for a table that follows a directory, none.
     """
 
     inputs: list[Input]
@@ -135,8 +135,8 @@ def room_for(processes: int) -> Callable[[int], int]:
 def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], int]) -> Iterator[Decoded]:
     """Yield the remaining splits, each decoded from where the previous one ended.
 
-    `room` returns how many splits to submit next, for the number of those that were submitted and not
-    yielded yet; 0 is for none.
+    `room` takes the number of splits that were submitted and not yielded yet, and returns how many to submit
+    next.
     """
     splits = _splits(progress)
     pending: deque[tuple[Split, Result]] = deque()
@@ -151,12 +151,14 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
             continue
         layout = decoded.split.layout
         if split.part and layout != split.layout:  # earlier splits of its input changed the layout
-            places = [index for index, (later, _) in enumerate(pending) if later.file == split.file]
-            for index in places:
-                pending[index][1]()  # or two processes might write its draft
-            again_splits = [pending[index][0]._replace(layout=layout) for index in places]
-            for index, later, again in zip(places, again_splits, submit(again_splits), strict=True):
-                pending[index] = later, again
+            indexes = [
+                index for index, (later_split, _) in enumerate(pending) if later_split.file == split.file
+            ]
+            for index in indexes:
+                pending[index][1]()  # wait, or two processes might write its draft
+            retries = [pending[index][0]._replace(layout=layout) for index in indexes]
+            for index, retry, new_result in zip(indexes, retries, submit(retries), strict=True):
+                pending[index] = retry, new_result
         yield decoded
 
 

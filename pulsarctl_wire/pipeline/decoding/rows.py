@@ -78,7 +78,7 @@ class _Rows:
 
     def __init__(self, builder: TableBuilder, open_file: Callable[[str], Any]) -> None:
         self._builder = builder
-        self._opened = open_file
+        self._open_file = open_file
         self._streams: dict[str, Any] = {}
 
     def add(self, events: list[Event]) -> None:
@@ -95,7 +95,7 @@ class _Rows:
         for table, batch in rows.items():
             if batch.num_rows:
                 if table not in self._streams:
-                    self._streams[table] = _stream(self._opened(table), batch.schema)
+                    self._streams[table] = _new_stream(self._open_file(table), batch.schema)
                 self._streams[table].write_batch(batch)
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class _Rows:
         self._streams.clear()
 
 
-def _stream(file: Any, schema: Any) -> Any:
+def _new_stream(file: Any, schema: Any) -> Any:
     # Threads would take longer than they save: batches are small.
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     return pa.ipc.new_stream(file, schema, options=options)
@@ -179,7 +179,7 @@ def _renumber(data: bytes, numbers: Any, first: int) -> bytes:
         return data
     file = io.BytesIO()
     batches = pa.ipc.open_stream(io.BytesIO(data))
-    with _stream(file, batches.schema) as stream:
+    with _new_stream(file, batches.schema) as stream:
         for batch in batches:
             connections = number_values(batch.column("connection")).copy()
             is_new = connections >= first

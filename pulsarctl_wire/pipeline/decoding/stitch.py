@@ -61,9 +61,9 @@ class Fixup(NamedTuple):
 class StitchResult(NamedTuple):
     """The result of stitching a split: the fixups, by the indexes of the edges.
 
-    What the split collected of other connections is wrong. `first` is the number of the first new connection,
-    `numbers` are the final numbers of all new ones, in the order in which the stitcher opened them.
-    `read_again` counts the connections that were read again, except for those without an edge.
+    What the split collected of a connection without a fixup is wrong. `first` is the number of the first new
+    connection, `numbers` are the final numbers of all new ones, in the order in which the stitcher opened
+    them. `read_again` counts the connections that were read again, except for those without an edge.
     """
 
     fixups: dict[int, Fixup]
@@ -88,7 +88,7 @@ class Stitcher:
         self._opened: list[tuple[int, Connection]] = []
         self._resent: MaybeResent = {}
         self._due: list[tuple[int, int, Callable[[], object]]] = []  # (turn, number, what to do then)
-        self._numbers = count()
+        self._due_numbers = count()
         self._shift = 0
         self.reassembler = settings.reassembler(self._session, on_end)
         self.reassembler.copies.keep = settings.options.keep_duplicates
@@ -101,8 +101,8 @@ class Stitcher:
     def resume(self, state: StitcherState) -> None:
         """Continue from a `state`. Raises ValueError or LookupError if it contradicts itself.
 
-        Only the names of the files that open connections came from stay: a table that is followed has ever
-        more of them.
+        Of the names, only those of files that open connections came from stay: a table that follows a
+        directory has ever more files.
         """
         self.waiting, connections, names = state
         files = {place >> PACKET_OFFSET_BITS for place in places(connections)}
@@ -118,14 +118,14 @@ class Stitcher:
         """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
         self.names |= decoded.split.sources
         fixups: _Fixups = {}
-        again = _Rereader(decoded, reread, self.waiting)
+        rereader = _Rereader(decoded, reread, self.waiting)
         self._resent = self._maybe_resent(decoded.edges)
         self._shift = self.knowledge.frames + decoded.frames  # frame numbers after those of the edges
-        self._take_all(decoded.edges, add, fixups, again)
+        self._take_all(decoded.edges, add, fixups, rereader)
         self.knowledge.frames = max(self.knowledge.frames, self._shift + decoded.frames)
         if decoded.fragments:
             self.waiting = decoded.waiting
-        return self._result(fixups, len(again.since))
+        return self._result(fixups, len(rereader.since))
 
     def end(self, add: Add) -> StitchResult:
         """End the capture; call `add` with the remaining events. Do not use the stitcher afterwards."""
@@ -161,46 +161,52 @@ class Stitcher:
             add(events)
             events = self.reassembler.take_more()
 
-    def _take_all(self, edges: list[Edge], add: Add, fixups: _Fixups, again: "_Rereader") -> None:
+    def _take_all(self, edges: list[Edge], add: Add, fixups: _Fixups, rereader: "_Rereader") -> None:
         """Decode the packets of the edges, and those read again, in order; continue from the edges' states.
 
-        Adds the connections that must be read again to `again`.
+        Adds the connections that must be read again to `rereader`.
         """
-        last: dict[bytes, Edge] = {}
-        several = {pair for pair, count in Counter(edge.pair for edge in edges).items() if count > 1}
+        last_edges: dict[bytes, Edge] = {}
+        repeated_pairs = {pair for pair, count in Counter(edge.pair for edge in edges).items() if count > 1}
         steps: list[tuple[int, Edge, Kept | None]]
         steps = [(packet[0], edge, packet) for edge in edges for packet in edge.packets or ()]
         steps += [(edge.turn, edge, None) for edge in edges if edge.packets is None]
         steps.sort(key=itemgetter(0))
         for turn, edge, packet in steps:
-            for again_packet in again.read_until(turn):
-                self._follow(again_packet, add)
+            for reread_packet in rereader.read_until(turn):
+                self._follow(reread_packet, add)
             pair = edge.pair
-            if pair in again.since:
+            if pair in rereader.since:
                 continue
-            if last.get(pair) is not edge:
+            if last_edges.get(pair) is not edge:
                 tcp = self.reassembler.connection(pair)
-                if tcp is not None and pair in several and pair not in last and not tcp.ended:
-                    again.since[pair] = turn  # whether the next edge is a new connection depends on the past
+                if tcp is not None and pair in repeated_pairs and pair not in last_edges and not tcp.ended:
+                    # Whether the next edge is a new connection depends on the past.
+                    rereader.since[pair] = turn
                     continue
-                if tcp is not None and tcp.ended and pair in last and last[pair].guess is not None:
+                if (
+                    tcp is not None
+                    and tcp.ended
+                    and pair in last_edges
+                    and last_edges[pair].guess is not None
+                ):
                     self.reassembler.forget(tcp)  # the split saw that a new connection follows
-                last[pair] = edge
+                last_edges[pair] = edge
             if packet is None:
-                again.since[pair] = turn
+                rereader.since[pair] = turn
                 continue
             self._follow(packet, add)
             if edge.guess is not None and turn + 1 == edge.synced and not self._join(edge, add, fixups):
-                again.since[pair] = edge.synced
-        for again_packet in again.read_until(sys.maxsize):
-            self._follow(again_packet, add)
+                rereader.since[pair] = edge.synced
+        for reread_packet in rereader.read_until(sys.maxsize):
+            self._follow(reread_packet, add)
         self._apply_due(sys.maxsize)
 
     def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
         """Return the sends that may be resent in a split."""
         resent: dict[str, list[tuple[int, int, int]]] = {}
-        sending = (name for edge in edges if edge.part is not None for name in edge.part.sent)
-        names = {name.encode("utf-8", "replace"): name for name in sending}
+        sent_names = (name for edge in edges if edge.part is not None for name in edge.part.sent)
+        names = {name.encode("utf-8", "replace"): name for name in sent_names}
         for _, name, sequence, *_ in self.knowledge.unanswered:
             resent.setdefault(name, []).append((sequence, sequence, 0))
         for edge in edges:
@@ -255,7 +261,7 @@ class Stitcher:
 
     def _schedule(self, turn: int, action: Callable[[], object]) -> None:
         """Have something done when its turn comes: a part is taken as a whole, at its first turn."""
-        heappush(self._due, (turn, next(self._numbers), action))
+        heappush(self._due, (turn, next(self._due_numbers), action))
 
     def _apply_due(self, turn: int) -> None:
         """Do what is due until a turn."""
@@ -280,9 +286,9 @@ def _same_limit(edge: Edge, tcp: Tcp) -> bool:
 
 
 def _find_unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
-    """Return the producers of `names` that an edge may have sends of which the split could not decode.
+    """Return the producers in `names` of which an edge may have sends that the split could not decode.
 
-    They are in what the connection still holds, or in the packets of the edge.
+    Such sends are in what the connection still holds, or in the packets of the edge.
     """
     if not names:
         return set()
@@ -299,29 +305,29 @@ def _find_unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[st
     return unseen | _names_in(behind_holes, names)
 
 
-def _names_in(texts: Iterable[bytes], names: dict[bytes, str]) -> set[str]:
-    """Return those of `names` that are fields of some bytes, as MessageMetadata.producer_name is one."""
+def _names_in(pieces: Iterable[bytes], names: dict[bytes, str]) -> set[str]:
+    """Return those of `names` that are in a field with the tag of MessageMetadata.producer_name."""
     present: set[str] = set()
-    for text in texts:
-        position = text.find(b"\n")  # its tag
-        while 0 <= position < len(text) - 1:
-            name = names.get(text[position + 2 : position + 2 + text[position + 1]])
+    for piece in pieces:
+        position = piece.find(b"\n")  # its tag
+        while 0 <= position < len(piece) - 1:
+            name = names.get(piece[position + 2 : position + 2 + piece[position + 1]])
             if name is not None:
                 present.add(name)
-            position = text.find(b"\n", position + 1)
+            position = piece.find(b"\n", position + 1)
     return present
 
 
 class _Rereader:
     """The packets of a split that must be read again.
 
-    `since`: pair -> the first turn to read of a connection; more may be added for turns to come.
+    `since`: pair -> the first turn to read of a connection. Connections may be added before their turn.
     """
 
     def __init__(self, decoded: Decoded, reread: Reread, datagrams: Waiting) -> None:
         self.since: dict[bytes, int] = {}
         self._rest = decoded.rest
-        self._others = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
+        self._edge_starts = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
         self._packets = reread(decoded, datagrams)
         self._next: Kept | None = None
 
@@ -332,7 +338,7 @@ class _Rereader:
         packet = self._next or next(self._packets, None)
         while packet is not None and packet[0] < turn:
             pair = pair_of(packet[3][0])
-            if packet[0] >= self.since.get(pair, self._others.get(pair, self._rest or sys.maxsize)):
+            if packet[0] >= self.since.get(pair, self._edge_starts.get(pair, self._rest or sys.maxsize)):
                 yield packet
             packet = next(self._packets, None)
         self._next = packet
