@@ -38,7 +38,7 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     """Have the log in a directory name exactly these `files`, which are as pyarrow lists them.
 
     Their columns are those of `schema`, and they are partitioned `by` some of them. Without `is_new`, their
-    rows were there before in others. Raises OSError, CaptureError if the log cannot be read, and as `library`
+    rows were in other files before. Raises OSError, CaptureError if the log cannot be read, and as `library`
     does.
     """
     delta, (system, path) = library(), filesystem(folder)
@@ -46,10 +46,10 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     with _errors(delta, folder):
         columns = delta.Schema.from_arrow(schema)
         table = _open_table(delta, folder, columns, [*by])
-        is_other = table.schema() != columns
-        logged = {} if is_other else _list_logged(table)
+        has_changed = table.schema() != columns
+        logged = {} if has_changed else _list_logged(table)
         additions = [
-            delta.transaction.AddAction(name, file.size, *_values(system, file, by, is_new))
+            delta.transaction.AddAction(name, file.size, *_action_fields(system, file, by, is_new))
             for name, file in listed.items()
             if logged.get(name) != _stamp(file)
         ]
@@ -59,13 +59,13 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
             for name, (size, _) in logged.items()
             if name not in listed
         ]
-        if additions or removals or is_other:
-            mode = "overwrite" if is_other else "append"
+        if additions or removals or has_changed:
+            mode = "overwrite" if has_changed else "append"
             table.create_write_transaction([*additions, *removals], mode, schema, [*by])
 
 
 def _open_table(delta: Any, folder: str, columns: Any, partition_by: list[str]) -> Any:
-    """Open the table of Delta in a directory; it is begun anew if its partitions are others."""
+    """Open the table of Delta in a directory; make it anew if it is partitioned by other columns."""
     uri = arrow_uri(folder)
     if has_directory(f"{folder}/{LOG}"):
         table = delta.DeltaTable(uri)
@@ -85,10 +85,10 @@ def _stamp(file: Any) -> tuple[int, int]:
     return file.size, (file.mtime_ns or 0) // 1_000_000
 
 
-def _values(
+def _action_fields(
     system: Any, file: Any, keys: Sequence[str], is_new: bool
 ) -> tuple[dict[str, str | None], int, bool, str]:
-    """Return what the log has of a file besides its name and size."""
+    """Return the fields of an AddAction after the file's name and size."""
     with system.open_input_file(file.path) as stream:
         parquet = pq.ParquetFile(stream)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]

@@ -1,6 +1,6 @@
 """The file of findings beside a frames table: what says which table it belongs to, and how it is read.
 
-`pwire table --findings` writes it. It counts as long as the table has as many rows as then.
+`pwire table --findings` writes it. It counts as long as the table's numbers of rows stay the same.
 """
 
 import json
@@ -27,13 +27,13 @@ class Stored(NamedTuple):
 
 
 def note(rows: Mapping[str, int], cluster: str | None) -> str:
-    """Return the note about a table with so many rows in its frames, gaps and connections, and a label."""
-    counted = {name: rows[name] for name in ("frames", "gaps", "connections")}
-    return json.dumps({"version": __version__, "rows": counted, "cluster": cluster})
+    """Return the note about a table with these numbers of `rows`, by table, and labelled with `cluster`."""
+    row_counts = {name: rows[name] for name in ("frames", "gaps", "connections")}
+    return json.dumps({"version": __version__, "rows": row_counts, "cluster": cluster})
 
 
 def look(path: str, rows: Mapping[str, int]) -> Stored | None:
-    """Return the findings at a path or URI, if they are those of a table with so many rows."""
+    """Return the findings at a path or URI, if they are those of a table with these numbers of `rows`."""
     system, inside = filesystem(path)
     with suppress(OSError, ValueError, KeyError, TypeError), system.open_input_file(inside) as file:
         text = pq.read_metadata(file).metadata[NOTE]
@@ -46,8 +46,8 @@ def look(path: str, rows: Mapping[str, int]) -> Stored | None:
 def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is_one: bool) -> Any:
     """Return the findings of tables, each with its number of connections, as a `pyarrow.Table`.
 
-    None if they are not those of all tables together: some are missing, or tables are of one cluster.
-    `is_one`: so are all rows without a label. `cluster` chooses the tables with this label.
+    None if they are not those of all tables together: some are missing, or two tables are of one cluster.
+    `is_one`: all rows without a label are of one cluster. `cluster` chooses the tables with this label.
     """
     findings: list[dict[str, Any]] = []
     labels = set[str | None]()

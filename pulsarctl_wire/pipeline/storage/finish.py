@@ -155,8 +155,8 @@ class _ParquetFile:
 
 def _fix_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     """Return a batch of a draft with the fixups applied, without the rows of connections that have none."""
-    local = number_values(batch.column("connection"))
-    size = int(local.max(initial=0)) + 1
+    draft_numbers = number_values(batch.column("connection"))
+    size = int(draft_numbers.max(initial=0)) + 1
     numbers = np.full(size, -1, np.int64)
     shifts = np.zeros((size, 2), np.int64)
     texts: dict[str, list[str | None]] = {"uid": [None] * size, "broker": [None] * size}
@@ -164,34 +164,37 @@ def _fix_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
         if index < size:
             numbers[index], shifts[index] = fixup.connection, fixup.shifts
             texts["uid"][index], texts["broker"][index] = fixup.uid, fixup.broker
-    connections = numbers[local]
-    right = connections >= 0
+    connections = numbers[draft_numbers]
+    has_fixup = connections >= 0
     offsets = number_values(batch.column("stream_offset"))
-    offsets = offsets + shifts[local, number_values(batch.column("to_broker"))]
+    offsets = offsets + shifts[draft_numbers, number_values(batch.column("to_broker"))]
     batch = replace_column(batch, "stream_offset", number_array(offsets, None, pa.int64()))
     for column in texts.keys() & {*batch.schema.names}:
-        batch = replace_column(batch, column, pick_texts(local, texts[column]))
+        batch = replace_column(batch, column, pick_texts(draft_numbers, texts[column]))
     if "topic" in batch.schema.names:
         names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
         for column in ("topic", "subscription"):
-            batch = replace_column(batch, column, _replace_names(batch.column(column), names, right))
+            batch = replace_column(batch, column, _replace_names(batch.column(column), names, has_fixup))
         for column, values in make_topic_columns(batch.column("topic")).items():
             batch = replace_column(batch, column, values)
     if "request" in batch.schema.names:
-        requests = shift(batch.column("request"), shifts[local, 1])  # they were sent to the broker
+        # Requests are offsets of what was sent to the broker.
+        requests = shift(batch.column("request"), shifts[draft_numbers, 1])
         batch = replace_column(batch, "request", requests)
     batch = replace_column(batch, "connection", number_array(connections, None, pa.int64()))
-    return batch if right.all() else batch.filter(number_array(right, None, pa.bool_()))
+    return batch if has_fixup.all() else batch.filter(number_array(has_fixup, None, pa.bool_()))
 
 
-def _replace_names(column: Any, names: Names, right: Any) -> Any:
-    """Replace the stand-ins in `names` in a column of texts; drop texts that no `right` row has."""
+def _replace_names(column: Any, names: Names, has_fixup: Any) -> Any:
+    """Replace the stand-ins in `names` in a column of texts; drop texts of which no row `has_fixup`."""
     codes = number_values(column.indices)  # -1 is null
     texts = column.dictionary.to_pylist()
-    uses = np.zeros(len(texts) + 1, bool)
-    uses[codes[right]] = True
+    is_used = np.zeros(len(texts) + 1, bool)
+    is_used[codes[has_fixup]] = True
     results = [names.get(text, text) for text in texts]
-    unique = dict.fromkeys(text for text, has in zip(results, uses, strict=False) if has and text is not None)
+    unique = dict.fromkeys(
+        text for text, used in zip(results, is_used, strict=False) if used and text is not None
+    )
     places = {text: place for place, text in enumerate(unique)}
     new_codes = np.array([*(places.get(text, -1) for text in results), -1], np.int64)[codes]
     return pa.DictionaryArray.from_arrays(

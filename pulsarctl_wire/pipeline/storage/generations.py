@@ -1,11 +1,11 @@
 """Rebuilds a table beside itself; then the new generation of its files takes the place of the old one.
 
 NAME.g2.parquet       a file of the second generation; those of the first one have no number
-progress/generation   the generation whose files count (of the first one it is missing), and whether they
-                      are all in place
+progress/generation   the generation whose files count, and whether they are all in place (this file
+                      is missing in the first generation)
 progress/rebuild/     the next generation: a table of its own, until it is complete and in place
 
-One write of `progress/generation` makes readers of ours change from the old files to the new ones, whichever
+One write of `progress/generation` makes our readers change from the old files to the new ones, whichever
 of them are in place. Others see each directory change in one step, if the file system can exchange two.
 """
 
@@ -27,7 +27,7 @@ REBUILD: Final = "progress/rebuild"
 """The directory of the next generation below that of the table."""
 _NUMBER: Final = re.compile(r"\.g(\d{1,9})(?=[._~])")
 _MAX_SIZE: Final = 4_096
-_AT_CWD: Final = -100
+_AT_CWD: Final = -100  # AT_FDCWD of Linux
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
 
 
@@ -70,14 +70,14 @@ def number_of(path: str) -> int:
 
 
 def place_files(system: Any, source: str, target: str, number: int, *, may_exchange: bool) -> None:
-    """Give the files of this generation in the directory `source` their place below `target`. Raises OSError.
+    """Move the files of generation `number` from below `source` to below `target`. Raises OSError.
 
     With `may_exchange` the two directories are exchanged in one step, if the file system can do that;
     otherwise one file moves after the other.
     """
-    files = _of(system, source, number)
+    files = _list_generation(system, source, number)
     system.create_dir(target)
-    has_some = bool(_of(system, target, number))  # of an attempt that was broken off
+    has_some = bool(_list_generation(system, target, number))  # an attempt was broken off
     may_exchange = may_exchange and not has_some and isinstance(system, fs.LocalFileSystem)
     if files and may_exchange and _exchange(source, target):
         return
@@ -88,7 +88,7 @@ def place_files(system: Any, source: str, target: str, number: int, *, may_excha
 
 
 def delete_before(system: Any, folder: str, number: int) -> None:
-    """Delete the files in a directory of generations before this one, but for those that are hidden."""
+    """Delete the files of generations before `number` in a directory, except hidden ones."""
     for path in _files(system, folder):
         if number_of(path) < number and not re.search(r"/[_.]", path.removeprefix(folder)):
             system.delete_file(path)
@@ -106,7 +106,7 @@ def _files(system: Any, folder: str) -> list[str]:
     return [info.path for info in system.get_file_info(selector) if info.is_file]
 
 
-def _of(system: Any, folder: str, number: int) -> list[str]:
+def _list_generation(system: Any, folder: str, number: int) -> list[str]:
     """Return the files in a directory that are of a generation."""
     return [path for path in _files(system, folder) if number_of(path) == number]
 

@@ -35,7 +35,7 @@ logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of
 
 
 def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
-    """Open the table at a path or URI; without one of these columns, a new one that is not there yet.
+    """Open the table at a path or URI; if it has other columns or there is none, a new one, not yet written.
 
     Raises OSError, and whatever pyiceberg raises if its metadata are damaged.
     """
@@ -56,14 +56,14 @@ def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
     new_metadata = new_table_metadata(columns, spec, UNSORTED_SORT_ORDER, location, properties)
     version = _version(location)
     if version is not None:
-        metadata = FromInputFile.table_metadata(_Files().new_input(_metadata(location, version)))
+        metadata = FromInputFile.table_metadata(_Files().new_input(_metadata_path(location, version)))
         if _identify(metadata) == _identify(new_metadata):
             return _table(location, version, metadata)
     return _table(location, version or 0, new_metadata)
 
 
 def _identify(metadata: Any) -> tuple[Any, ...]:
-    """Return what decides whether a table can go on, also where others would have files be written."""
+    """Return what a table that goes on must have unchanged, also as to where others write its files."""
     return metadata.location, metadata.properties, metadata.schema().fields, metadata.spec().fields
 
 
@@ -87,10 +87,10 @@ def change_files(table: Table, additions: Sequence[str], removals: Sequence[Data
 
 
 def _table(location: str, version: int, metadata: Any) -> Table:
-    return Table(("pwire",), metadata, _metadata(location, version), _Files(), _Directory(location))
+    return Table(("pwire",), metadata, _metadata_path(location, version), _Files(), _Directory(location))
 
 
-def _metadata(location: str, version: int) -> str:
+def _metadata_path(location: str, version: int) -> str:
     return f"{location}/metadata/v{version}.metadata.json"
 
 
@@ -103,7 +103,7 @@ def _version(location: str) -> int | None:
 
 
 def _delete_earlier(table: Table) -> None:
-    """Delete what is in the directory of the metadata, but for what the table has, and what is new."""
+    """Delete metadata files that the table does not use, unless they are recent."""
     used_names = {_HINT, *_names([table.metadata_location])}
     for snapshot in table.metadata.snapshots:
         used_names |= _names(
@@ -120,7 +120,7 @@ def _names(paths: Iterable[str]) -> set[str]:
 
 
 class _Files(PyArrowFileIO):
-    """Files of the same file systems as those of everything else."""
+    """Lets pyiceberg use the same file systems as the other modules: those of `filesystem`."""
 
     def new_input(self, location: str) -> PyArrowFile:
         """Return a file to read."""
@@ -157,5 +157,5 @@ class _Directory(NoopCatalog):
             system, path = filesystem(f"{self._location}/metadata/{name}")
             with write_file(system, path) as stream:
                 stream.write(text.encode())
-        location = {"metadata-location": _metadata(self._location, version)}
+        location = {"metadata-location": _metadata_path(self._location, version)}
         return CommitTableResponse.model_validate({"metadata": metadata, **location})

@@ -1,4 +1,4 @@
-"""Replaces files of a table by others, so that readers find each row once whenever this is killed.
+"""Replaces files of a table by others, so that readers find each row once, even if this is killed.
 
 progress/merge   which files are to replace which, and whether the new ones are complete
     not yet:     the new ones do not count, and whoever writes to the table next deletes them
@@ -46,12 +46,12 @@ class Change(NamedTuple):
 
 
 def free_path(path: str, paths: set[str]) -> str:
-    """Return the path of a new file with as many `~` as none of `paths` has; add it to them."""
+    """Return `path` with as many `~` as make it differ from all `paths`; add it to these."""
     stem = path.removesuffix(".parquet").rstrip("~")
-    while (free := f"{stem}.parquet") in paths:
+    while (new_path := f"{stem}.parquet") in paths:
         stem += "~"
-    paths.add(free)
-    return free
+    paths.add(new_path)
+    return new_path
 
 
 def read_change(system: Any, table: str) -> Change | None:
@@ -65,8 +65,8 @@ def read_change(system: Any, table: str) -> Change | None:
         new, old, by, is_complete = json.loads(data)
         change = Change(tuple(new), tuple(old), None if by is None else tuple(by), is_complete is True)
         paths = {*change.new, *change.old}
-        is_apart = len(paths) == len(change.new) + len(change.old)
-        if is_apart and all(map(_PATH.fullmatch, paths)) and {*(by or ())} <= {*PARTITIONS}:
+        is_disjoint = len(paths) == len(change.new) + len(change.old)
+        if is_disjoint and all(map(_PATH.fullmatch, paths)) and {*(by or ())} <= {*PARTITIONS}:
             return change
     raise CaptureError(f"{_JOURNAL} is damaged, or was not written by pwire")
 
@@ -75,7 +75,7 @@ def read_change(system: Any, table: str) -> Change | None:
 def replace_files(system: Any, table: str, change: Change, on_done: Callable[[], object]) -> Iterator[None]:
     """Replace files of a table by those that the block writes. Raises OSError.
 
-    `on_done` is called before those are deleted.
+    `on_done` is called before the old files are deleted.
     """
     _write(system, table, change)
     try:

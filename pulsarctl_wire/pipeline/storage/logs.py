@@ -13,8 +13,8 @@ _FORMATS: Final = {"delta": delta, "iceberg": iceberg}
 class Logs:
     """The logs of the table at a path or URI.
 
-    A `format` of "delta" or "iceberg" adds logs, "parquet" is for none; without one there are those that are
-    there. Raises MissingLibrary if they need a package that is not installed.
+    A `format` of "delta" or "iceberg" adds logs, and "parquet" is for none; with None, the table keeps those
+    that it has. Raises MissingLibrary if `format` needs a package that is not installed.
     """
 
     def __init__(self, out: str, format: str | None) -> None:
@@ -26,7 +26,7 @@ class Logs:
         """Whether others are to read the files themselves."""
 
     def require_libraries(self) -> None:
-        """Raise MissingLibrary if a package is not installed that the table needs; OSError."""
+        """Raise MissingLibrary if a package that the table needs is not installed. Raises OSError."""
         for kind in self.kinds():
             kind.library()
 

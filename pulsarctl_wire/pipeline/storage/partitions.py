@@ -61,17 +61,17 @@ class File(Protocol):
 
 
 def add_partitions(schema: Any, columns: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """Return the columns of a table (of `TABLES`) partitioned by `columns`, and which of those it has."""
-    ours = tuple(name for name in columns if name in schema.names or _is_derived(name, schema))
-    for name in ours:
+    """Return a schema (of `TABLES`) for files partitioned by `columns`, and those of these that it has."""
+    own_columns = tuple(name for name in columns if name in schema.names or _is_derived(name, schema))
+    for name in own_columns:
         if name not in schema.names:
             source, type_, _ = _DERIVED[name]
             schema = schema.append(pa.field(name, type_, metadata={COMMENT: f"{name} of {source}, in UTC"}))
-    return schema, ours
+    return schema, own_columns
 
 
 def find_sources(schema: Any, columns: Sequence[str]) -> list[str]:
-    """Return the columns (of `schema`) that have what files are partitioned by."""
+    """Return the columns of `schema` that the partition `columns` are, or are made from."""
     return list(dict.fromkeys(name if name in schema.names else _DERIVED[name].source for name in columns))
 
 
@@ -102,15 +102,15 @@ class Partitioned:
     def __init__(self, name: str, columns: Sequence[str], begin_file: Callable[[str], File]) -> None:
         self.rows = 0
         self._name = name
-        self._by = columns
-        self._opened = begin_file
+        self._columns = columns
+        self._open_file = begin_file
         self._size = 0
-        self._open: dict[Values, File] = {}  # the one that was used last is the last
+        self._open: dict[Values, File] = {}  # the one that was used last comes last
         self._begun: Counter[Values] = Counter()
 
     def write(self, batch: Any) -> None:
         """Append a batch."""
-        for values, rows in _split_batch(batch, self._by):
+        for values, rows in _split_batch(batch, self._columns):
             file = self._open.pop(values, None) or self._begin(values)
             self._open[values] = file
             file.write(rows)
@@ -119,9 +119,9 @@ class Partitioned:
     def _begin(self, values: Values) -> File:
         if len(self._open) >= MAX_OPEN:
             self._size += self._open.pop(next(iter(self._open))).close()
-        again = f"_{self._begun[values]:05d}" if self._begun[values] else ""
+        suffix = f"_{self._begun[values]:05d}" if self._begun[values] else ""
         self._begun[values] += 1
-        return self._opened(f"{directory(self._by, values)}/{self._name}{again}.parquet")
+        return self._open_file(f"{directory(self._columns, values)}/{self._name}{suffix}.parquet")
 
     def close(self) -> int:
         """Complete the files; return the size of all in bytes."""

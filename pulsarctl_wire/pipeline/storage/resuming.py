@@ -56,8 +56,8 @@ def find_furthest(
 ) -> Progress | None:
     """Return the furthest progress that goes on with `inputs` and `options`, with all its inputs, or None.
 
-    Files that belong before others of their series are read after them only if these are gone: otherwise the
-    table is better made again.
+    A file that belongs before others of its series is read after them only if making the table again would
+    lose rows, since inputs are gone.
     """
     progress = _find_furthest(states, inputs, options, mirror, any_order=False)
     done_count = len(list_begun(progress)) if progress else 0
@@ -71,11 +71,11 @@ def _find_furthest(
 ) -> Progress | None:
     for progress in sorted(states.values(), key=place, reverse=True):
         if progress.version == VERSION and progress.options == options:
-            together = join_inputs(progress, inputs, any_order=any_order)
-            if options.keylog is not None and together and len(together) > progress.file:
+            all_inputs = join_inputs(progress, inputs, any_order=any_order)
+            if options.keylog is not None and all_inputs and len(all_inputs) > progress.file:
                 continue  # TLS is opened in one go
-            if together is not None and (len(together) == len(inputs) or not mirror):
-                progress.inputs = together
+            if all_inputs is not None and (len(all_inputs) == len(inputs) or not mirror):
+                progress.inputs = all_inputs
                 return progress
     return None
 
@@ -104,8 +104,8 @@ def read_recorded(manifest: bytes | None, options: Options) -> Progress | None:
     """Return a progress with the inputs that the manifest of a complete table has, or None."""
     with suppress(ValueError, TypeError, LookupError, RecursionError):
         field_names = ("name", "size", "modified_ns", "path", "first_ns", "mark")
-        about = json.loads(manifest or b"{}")
-        inputs = [Input(**{name: input_[name] for name in field_names}) for input_ in about["inputs"]]
+        content = json.loads(manifest or b"{}")
+        inputs = [Input(**{name: input_[name] for name in field_names}) for input_ in content["inputs"]]
         return Progress(inputs, options, file=len(inputs)) if inputs else None
     return None
 
@@ -150,7 +150,7 @@ def report_losses(progress: Progress, prior: Progress | None, inputs: list[Input
 
 
 def leave_gone(progress: Progress, inputs: list[Input]) -> None:
-    """Go on without the rest of inputs that are done in part, and gone; the problems say so."""
+    """Go on without the rest of inputs that were done in part and are gone; add that to the problems."""
     paths, earlier = {input_.path for input_ in inputs}, list_begun(progress)
     missing = [earlier[number].name for number in find_partial(earlier) if earlier[number].path not in paths]
     progress.totals.add_problems([(name, "is gone, and was not read to its end", True) for name in missing])
@@ -174,18 +174,18 @@ def list_begun(progress: Progress) -> list[Input]:
 def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = False) -> list[Input] | None:
     """Return all inputs of a table that goes on from `progress`: those begun, gone or not, then the new ones.
 
-    None if `inputs` are no continuation of those. A new file that begins before one of its series that is
-    done is none, but with `any_order`.
+    None if `inputs` do not continue `progress`. A new file that begins before a file of its series that is
+    done continues it only with `any_order`.
     """
     earlier = list_begun(progress)
     if len(earlier) < progress.file + (progress.part > 0):
-        return None  # others made that up
+        return None  # pwire saves no such progress: others made it up
     if inputs[: len(earlier)] == earlier:
         return inputs
-    lookup, ends, spans = _Known(earlier), find_partial(earlier), _spans(earlier)
+    lookup, ends, spans = _InputLookup(earlier), find_partial(earlier), _spans(earlier)
     numbers: dict[str, int] = {}
-    present: set[int] = set()
-    fresh: list[Input] = []
+    present_numbers: set[int] = set()
+    new_inputs: list[Input] = []
     for input_ in inputs:
         number = lookup.find_number(input_)
         has_changed = number is None
@@ -196,11 +196,13 @@ def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = Fa
         if number is None:
             if not any_order and _is_before(input_, spans[series_of(input_.path)]):
                 return None
-            fresh.append(input_)
+            new_inputs.append(input_)
             continue
-        if number in present or (has_changed and not (number in ends and _holds(input_, earlier[number]))):
+        if number in present_numbers or (
+            has_changed and not (number in ends and _holds(input_, earlier[number]))
+        ):
             return None
-        present.add(number)
+        present_numbers.add(number)
         if number in ends:
             numbers[input_.path] = number
             earlier[number] = earlier[number]._replace(
@@ -208,21 +210,21 @@ def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = Fa
             )
         elif progress.part and number == len(earlier) - 1:
             earlier[number] = earlier[number]._replace(path=input_.path)
-    fresh.sort(key=_has_times)  # the others have no packets
-    numbers |= {input_.path: number for number, input_ in enumerate(fresh, len(earlier))}
-    starts = {number: end for number, end in ends.items() if number in present}
-    together = earlier + list(_turns(fresh, numbers, starts))
-    return None if starts else together
+    new_inputs.sort(key=_has_times)  # the others have no packets
+    numbers |= {input_.path: number for number, input_ in enumerate(new_inputs, len(earlier))}
+    starts = {number: end for number, end in ends.items() if number in present_numbers}
+    all_inputs = earlier + list(_turns(new_inputs, numbers, starts))
+    return None if starts else all_inputs  # those left would not be read to their ends
 
 
 def note_late_inputs(progress: Progress) -> list[str]:
     """Return a note for the user if inputs that are next begin before some that are done."""
     earlier = list_begun(progress)
-    last = max(filter(_has_times, earlier), key=_first, default=None)
+    last = max(filter(_has_times, earlier), key=_first_ns, default=None)
     if last is None:
         return []
     later = filter(_has_times, progress.inputs[len(earlier) :])
-    names = [input_.name for input_ in later if _first(input_) < _first(last)]
+    names = [input_.name for input_ in later if _first_ns(input_) < _first_ns(last)]
     if not names:
         return []
     note = f" ({len(names)} such files in all)" if len(names) > 1 else ""
@@ -230,21 +232,24 @@ def note_late_inputs(progress: Progress) -> list[str]:
 
 
 def find_partial(inputs: list[Input]) -> dict[int, int]:
-    """Return up to when the files are read that are not read to their ends (ns), by number."""
+    """Return, by number, the times (ns) up to which files are read that are not read to their ends."""
     ends = {side.file: side.until for input_ in inputs for side in input_.sides}
     return {file: end for file, end in ends.items() if end is not None and file < len(inputs)}
 
 
 def find_lost(progress: Progress, count: int, inputs: list[Input]) -> Input | None:
-    """Find what was read after the first `count` inputs, and is no longer in `inputs`, or only in part."""
-    lookup = _Known(inputs)
-    again = list_begun(progress)[count:]
-    beside = {side.file for input_ in again for side in input_.sides}
-    read = [*again, *(progress.inputs[file] for file in sorted(beside) if file < len(progress.inputs))]
-    return next((input_ for input_ in read if not lookup.holds(input_)), None)
+    """Find an input read after the first `count` that is gone from `inputs`, or there only in part."""
+    lookup = _InputLookup(inputs)
+    later_inputs = list_begun(progress)[count:]
+    side_files = {side.file for input_ in later_inputs for side in input_.sides}
+    read_inputs = [
+        *later_inputs,
+        *(progress.inputs[file] for file in sorted(side_files) if file < len(progress.inputs)),
+    ]
+    return next((input_ for input_ in read_inputs if not lookup.holds(input_)), None)
 
 
-class _Known:
+class _InputLookup:
     """Inputs by what identifies them."""
 
     def __init__(self, inputs: Sequence[Input]) -> None:
@@ -263,7 +268,7 @@ class _Known:
         return number if input_.size == target.size or _is_packed(input_) != _is_packed(target) else None
 
     def find_changed(self, target: Input) -> int | None:
-        """Return the number of the same file when there was more or less in it, or None."""
+        """Return the number of the same file with more or less in it, or None."""
         number = self._paths.get(target.path)
         if number is not None and None in (self._inputs[number].first_ns, target.first_ns):
             return number  # it had no packets yet
@@ -282,7 +287,7 @@ def _identify(input_: Input) -> str:
 
 
 def _begin(input_: Input) -> tuple[int | None, str]:
-    """Return what a file keeps when it grows, even if it is renamed by its rotation."""
+    """Return what a file keeps when it grows, even if rotation renames it."""
     return input_.first_ns, series_of(input_.path)
 
 
@@ -290,7 +295,7 @@ def _has_times(input_: Input) -> bool:
     return input_.first_ns is not None
 
 
-def _first(input_: Input) -> int:
+def _first_ns(input_: Input) -> int:
     assert input_.first_ns is not None
     return input_.first_ns
 
@@ -299,16 +304,16 @@ def _is_packed(input_: Input) -> bool:
     return PACKED.search(input_.path) is not None
 
 
-def _holds(now: Input, then: Input) -> bool:
+def _holds(current: Input, earlier: Input) -> bool:
     """Return whether a file that begins as before has no less in it."""
-    return now.size >= then.size or _is_packed(now) != _is_packed(then)
+    return current.size >= earlier.size or _is_packed(current) != _is_packed(earlier)
 
 
 def _spans(inputs: list[Input]) -> dict[str, list[tuple[int, int]]]:
     """Return when the files of each series begin and end (ns)."""
     spans = defaultdict(list)
     for input_ in filter(_has_times, inputs):
-        first = _first(input_)
+        first = _first_ns(input_)
         spans[series_of(input_.path)].append((first, first if input_.last_ns is None else input_.last_ns))
     return spans
 
@@ -316,7 +321,7 @@ def _spans(inputs: list[Input]) -> dict[str, list[tuple[int, int]]]:
 def _is_before(input_: Input, spans: list[tuple[int, int]]) -> bool:
     """Return whether a file belongs before one of its series, whose spans are given.
 
-    If there is one of the same time, it is another host's: the names of hosts may differ in numbers alone.
+    If one of them is of the same time, they are of several hosts, whose names may differ in numbers alone.
     """
     if input_.first_ns is None:
         return False
@@ -325,19 +330,19 @@ def _is_before(input_: Input, spans: list[tuple[int, int]]) -> bool:
     return not has_twin and any(first > input_.first_ns for first, _ in spans)
 
 
-def _turns(fresh: list[Input], numbers: dict[str, int], starts: dict[int, int]) -> Iterator[Input]:
-    """Yield the `fresh` inputs, each with what is read beside it: parts of these, and the rest of others.
+def _turns(new_inputs: list[Input], numbers: dict[str, int], starts: dict[int, int]) -> Iterator[Input]:
+    """Yield the `new_inputs`, each with what is read beside it: parts of these, and the rest of others.
 
     `numbers` are those of all these files, by path. `starts` says from which time on the others are read, in
     ns by number; a file is removed from it when a turn has it.
     """
-    for input_, following in zip_longest(fresh, fresh[1:]):
-        going_on = {side.path for side in following.sides} if following else set()
-        own = Side(0, input_.name, input_.path, input_.size, input_.modified_ns, None, None)
+    for input_, following in zip_longest(new_inputs, new_inputs[1:]):
+        next_paths = {side.path for side in following.sides} if following else set()
+        own_side = Side(0, input_.name, input_.path, input_.size, input_.modified_ns, None, None)
         sides = []
-        for side in input_.sides or (own,):
+        for side in input_.sides or (own_side,):
             number = numbers.get(side.path)
-            until = following.first_ns if side.path in going_on else None
+            until = following.first_ns if side.path in next_paths else None
             if number is None or (until is not None and until <= starts.get(number, 0)):
                 continue  # it is done
             since = None if side.path == input_.path else starts.pop(number, input_.first_ns)

@@ -31,8 +31,8 @@ HEAD: Final = b"pwire progress 18\n"
 LARGEST: Final = 1024 * 1024 * 1024
 """Maximum bytes of saved data; more are refused."""
 
-_CHECKED: Final = len(HEAD) + 4
-_PICKLED: Final = b"\x80"
+_DATA_AT: Final = len(HEAD) + 4  # bytes before the data that the checksum covers
+_PICKLED: Final = b"\x80"  # what earlier versions saved begins with it
 _ESCAPED: Final = b"\xc1"  # nothing begins with it in MessagePack
 
 
@@ -76,7 +76,7 @@ def load_outline(data: bytes, name: str) -> Outline:
 
     Raises CaptureError as `load` does.
     """
-    if data.startswith(_ESCAPED, _CHECKED):
+    if data.startswith(_ESCAPED, _DATA_AT):
         return load(data, tuple[Outline, Any], name)[0]
     return load(data, tuple[Outline, Raw], name)[0]
 
@@ -92,11 +92,11 @@ def load(data: bytes, kind: type[T], name: str) -> T:
         if data.startswith((_PICKLED, HEAD[: HEAD.rindex(b" ")])):
             raise _error(name, "was written by another version of pwire")
         raise _error(name)
-    if crc32c(data[_CHECKED:]) != int.from_bytes(data[len(HEAD) : _CHECKED], "big"):
+    if crc32c(data[_DATA_AT:]) != int.from_bytes(data[len(HEAD) : _DATA_AT], "big"):
         raise _error(name)
-    body = memoryview(data)[_CHECKED:]
+    body = memoryview(data)[_DATA_AT:]
     try:
-        if data.startswith(_ESCAPED, _CHECKED):
+        if data.startswith(_ESCAPED, _DATA_AT):
             return convert(_map_texts(decode(body[1:]), _unescape), kind)
         return decode(body, type=kind)
     except (MsgspecError, ValueError, TypeError, RecursionError) as error:

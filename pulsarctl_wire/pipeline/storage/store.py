@@ -49,7 +49,7 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
-_REDONE: Final = "redone"  # the progress of before, until the run that does a part again has ended
+_REDONE: Final = "redone"  # the earlier progress, until the run that does a part again has ended
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -117,8 +117,8 @@ class Store:
         rebuild: bool,
     ) -> Resumed:
         """Prepare to make the table again beside itself, or to go on with that."""
-        beside = self.next_generation()
-        begun_before, _ = beside._readable_states()
+        next_store = self.next_generation()
+        begun_before, _ = next_store._readable_states()
         progress = find_furthest(begun_before, inputs, options, mirror)
         reason = damage[0] if damage and not states else describe_difference(last(states), options, rebuild)
         with suppress(CaptureError):
@@ -131,7 +131,7 @@ class Store:
             finished = progress.inputs[: progress.file] if progress else []
             for state in earlier:
                 refuse_losses(state, 0, [*finished, *inputs], reason)
-        settings = beside._go_on(progress, begun_before, inputs, options)
+        settings = next_store._go_on(progress, begun_before, inputs, options)
         remaining = progress.inputs[progress.file :] if progress else inputs
         cost = Rebuild(reason, len(remaining), sum(input_.size for input_ in remaining))
         notes = ("it goes on with a rebuild that was broken off",) if progress else ()
@@ -153,17 +153,17 @@ class Store:
         if progress is not None:
             leave_gone(progress, inputs)
         settings = Settings(self.drafts, options)
-        if (earlier := self._load_begun()) is not None:
-            settings = settings._replace(stand_in=earlier.settings.stand_in)
-        fits = earlier == Begun(VERSION, settings)
+        if (begun := self._load_begun()) is not None:
+            settings = settings._replace(stand_in=begun.settings.stand_in)
+        has_same_settings = begun == Begun(VERSION, settings)
 
         def is_unwanted(name: str) -> bool:
             if name.endswith(DRAFTS):
-                return name < first or not fits
+                return name < first or not has_same_settings
             return name.endswith(_TEMPORARY) or (name >= first and name not in kept_names)
 
         self._prepare(options, is_unwanted)
-        if not fits:
+        if not has_same_settings:
             self._write(f"progress/{_BEGUN}", saved.dump(Begun(VERSION, settings)))
         return settings
 
@@ -181,9 +181,9 @@ class Store:
             self._place_rebuild()
 
     def _place_rebuild(self) -> None:
-        """Put the files of a rebuild that counts where those before are, which are deleted.
+        """Put the files of a rebuild that counts into the table's directories; delete the earlier ones.
 
-        Where others read the table by a log, the files before stay, so that they can read what was before.
+        If the table has a log, the files of the generation before stay for those who read by an older log.
         """
         number, is_placed = generations.current(self.system, self.path)
         if is_placed:
@@ -240,7 +240,7 @@ class Store:
                 raise CaptureError("holds no table that pwire analyze can go on with")
             self._commit(states[-1].options, lambda name: False)
             self._settle()
-            if self._is_complete():  # or this was killed when it had nearly replaced all files
+            if self._is_complete():  # an earlier change may have been killed before it did this
                 self._fill(states[-1].options)
             return states
 
@@ -248,7 +248,7 @@ class Store:
     def replace_files(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
         """Replace old files, at once, by the new ones of a change, which the block writes.
 
-        `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
+        `options` are those of the table afterwards. Without `is_new`, its rows stay. Raises as `merge` does.
         """
 
         def commit_files() -> None:
@@ -278,7 +278,7 @@ class Store:
             return sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.base_name))
 
     def below(self, path: str) -> str:
-        """Return a path of the filesystem, from this directory on."""
+        """Return a path of the filesystem, relative to this directory."""
         return path.removeprefix(f"{self.path}/")
 
     def commit(
@@ -286,7 +286,7 @@ class Store:
     ) -> None:
         """Have the logs of other formats, if there are some, name the files whose names are not `unwanted`.
 
-        This is done before these are deleted. Without `is_new` the rows of new files were in others before.
+        Call this before those are deleted. Without `is_new`, rows of new files were in other files before.
         """
         with self._prefix_errors():
             self._commit(options, unwanted, is_new)
@@ -349,13 +349,13 @@ class Store:
         settle(self.system, self.path)
 
     def _keep_partitions(self) -> None:
-        """Save what the directories are by after a change that is complete, before its journal is gone."""
+        """Save the columns of partitions after a change that is complete, before its journal is deleted."""
         if self._partition_by() is not None:
             for name, state in self._readable_states()[0].items():
                 self._write(f"progress/{name}", saved.dump(state))
 
     def _partition_by(self) -> tuple[str, ...] | None:
-        """Return what the directories are by, if that is being changed and is not saved yet."""
+        """Return the columns of partitions after a change that is complete and not settled yet, or None."""
         change = read_change(self.system, self.path)
         return change.partition_by if change and change.is_complete else None
 
@@ -419,7 +419,7 @@ class Store:
         """Give tables that have no file one without rows, so that others can read them."""
         for table, schema in TABLES.items():
             if not self._rows(table) and (table != "messages" or options.messages is not None):
-                self._delete(table, lambda name: name.endswith(_TEMPORARY))  # of one that was killed here
+                self._delete(table, lambda name: name.endswith(_TEMPORARY))  # of a run that was killed here
                 columns = describe(schema, options.detail)
                 write_empty(f"{self.out}/{table}", columns, options.partition_by, self.number)
 
@@ -431,7 +431,7 @@ class Store:
         options = progress.options
         self._fill(options)
         progress.totals.size = sum(file.size for file in self.files())
-        about = {
+        manifest = {
             "version": progress.version,
             "options": asdict(options),
             "files": progress.file,
@@ -439,7 +439,7 @@ class Store:
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name == _REDONE or name.endswith(DRAFTS))  # of earlier runs, on other files
-        self._write(_MANIFEST, json.dumps(about).encode())
+        self._write(_MANIFEST, json.dumps(manifest).encode())
         self.commit(options)
 
     def _load(self, name: str) -> Progress | None:
@@ -468,7 +468,7 @@ class Store:
         return data
 
     def _list(self, directory: str) -> list[Any]:
-        """List what is in a directory; of a table what is below it in its generation, but nothing hidden."""
+        """List what is in a directory; below one of `TABLES`, all of this generation that is not hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         infos: list[Any] = self.system.get_file_info(selector)

@@ -74,7 +74,7 @@ def find(paths: Sequence[str]) -> list[Found]:
 
 
 def is_table(path: str) -> bool:
-    """Return whether a path or URI is to be read as a table: not if there are captures."""
+    """Return whether a path or URI is to be read as a table; False if there are captures."""
     system, inside = filesystem(path)
     folder = _Folder(system, scheme_of(path, inside))
     try:
@@ -95,7 +95,7 @@ class Part(NamedTuple):
 
 
 def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
-    """Yield the files of the tables of this name that are read as one.
+    """Yield the files of the table `name` of each of `tables`, which are read as one table.
 
     Each table numbers its connections from 0; those of later ones continue the numbers.
     """
@@ -124,7 +124,7 @@ class _Folder:
         return self.system.get_file_info(path).type
 
     def files(self, path: str) -> list[str]:
-        """List the Parquet files in a directory, if it is one; as in Spark, none after _ or a dot."""
+        """List the Parquet files below a directory, if it is one; like Spark, skip names after _ or a dot."""
         if path not in self._listed:
             self._listed[path] = self._list(path)
         return self._listed[path]
@@ -132,7 +132,7 @@ class _Folder:
     def _list(self, path: str) -> list[str]:
         if self.kind(path) != fs.FileType.Directory:
             return []
-        name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one
+        name = path.rpartition("/")[2]  # the directory may be that of a table, or `frames` in one
         parent = path.removesuffix(name)
         tables = [f"{path}/", *([parent] if name in TABLES else [])]
         states, files_before = self._states(tables), None
@@ -159,7 +159,7 @@ class _Folder:
         ]
 
     def _states(self, tables: Sequence[str]) -> dict[str, tuple[Change | None, Generation]]:
-        """Return what says which files count in each table; their paths end in a slash, or are empty."""
+        """Return what says which files count in each of `tables`, which are empty or end in a slash."""
         paths = {table: table.rstrip("/") or "." for table in tables}
         return {
             table: (read_change(self.system, path), current(self.system, path))
@@ -168,42 +168,44 @@ class _Folder:
 
 
 def _counts(path: str, table: str, state: tuple[Change | None, Generation]) -> bool:
-    """Return whether a file is one of those that count in a table, or of another one."""
+    """Return whether a file counts in a table, or is outside it."""
     if not path.startswith(table):
         return True
     change, generation = state
     if path.startswith(f"{table}{REBUILD}/") and generation.is_placed:
         return False
     is_hidden = change is not None and path.removeprefix(table) in change.hidden
-    return not is_hidden and generation.number in (1, number_of(path))  # of the first one there is no sign
+    return not is_hidden and generation.number in (1, number_of(path))  # generation 1 may have any name
 
 
 def _find(path: str) -> Found:
     system, inside = filesystem(path)
     folder = _Folder(system, scheme_of(path, inside))
     try:
-        places = {name: _beside(folder, inside, name) for name in TABLES if name != "frames"}
-        places["frames"] = _frames(folder, inside, path)
-        looked = {name: [_look(folder, file, name) for file in files] for name, (files, _) in places.items()}
+        listings = {name: _beside(folder, inside, name) for name in TABLES if name != "frames"}
+        listings["frames"] = _frames(folder, inside, path)
+        contents = {
+            name: [_inspect(folder, file, name) for file in files] for name, (files, _) in listings.items()
+        }
     except (ArrowException, OSError) as error:
         raise CaptureError(f"{path}: {reason(error)}") from None
-    files = {name: _files(folder, places[name], looked[name]) for name in TABLES}
-    last = max((content.last for contents in looked.values() for content in contents), default=-1)
-    rows = {name: sum(content.rows for content in contents) for name, contents in looked.items()}
+    files = {name: _files(folder, listings[name], contents[name]) for name in TABLES}
+    last = max((content.last for of_table in contents.values() for content in of_table), default=-1)
+    rows = {name: sum(content.rows for content in of_table) for name, of_table in contents.items()}
     return Found(files, last + 1, sum(rows.values()), look(sibling_path(path, "findings"), rows))
 
 
-def _files(folder: _Folder, listing: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
+def _files(folder: _Folder, listing: tuple[list[str], str | None], contents: list["_Content"]) -> Files:
     paths, base = listing
-    apart = base is not None and any(
+    is_base_needed = base is not None and any(
         not {*_partitions(path.removeprefix(base))} <= {*content.names}
-        for path, content in zip(paths, looked, strict=True)
+        for path, content in zip(paths, contents, strict=True)
     )
     return Files(
         [folder.uri(path) for path in paths],
-        folder.uri(base) if base and apart else None,
-        len({content.names for content in looked}) < 2,
-        frozenset().union(*(content.lacks for content in looked)),
+        folder.uri(base) if base and is_base_needed else None,
+        len({content.names for content in contents}) < 2,
+        frozenset().union(*(content.lacks for content in contents)),
     )
 
 
@@ -246,7 +248,7 @@ def _is_other(path: str, names: str = _OTHERS) -> bool:
     return re.search(rf"^/({names})/|\.({names})\.parquet(/|$)", path) is not None
 
 
-class _Looked(NamedTuple):
+class _Content(NamedTuple):
     """The contents of a file: its columns, its highest connection number (-1: none), its number of rows.
 
     `lacks`: our columns that it does not have.
@@ -258,7 +260,7 @@ class _Looked(NamedTuple):
     lacks: set[str]
 
 
-def _look(folder: _Folder, path: str, table: str) -> _Looked:
+def _inspect(folder: _Folder, path: str, table: str) -> _Content:
     """Inspect a file. Raises CaptureError if it is not of this table."""
     schema = TABLES[table]
     uri = folder.uri(path)
@@ -279,22 +281,22 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
     names = {*columns.names, *_partitions(path)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):
         raise CaptureError(f"{uri} is not a {table} table: pwire table SOURCE... --out makes one")
-    if numbered := _CONNECTION.search(path):
-        last = int(numbered[1])
+    if match := _CONNECTION.search(path):
+        last = int(match[1])
     lacks = _columns(schema) - _columns(columns) - names - _OPTIONAL
     detail = (columns.metadata or {}).get(DETAIL)
     if detail is not None and table == "frames":
         lacks.add(f"the frames that --detail {detail.decode(errors='replace')} leaves out")
-    return _Looked(tuple(columns.names), last, footer.num_rows, lacks)
+    return _Content(tuple(columns.names), last, footer.num_rows, lacks)
 
 
 def _partitions(path: str) -> list[str]:
-    """Return the columns whose values the names of the directories in a path are."""
+    """Return the columns whose values are in the directory names of a path."""
     return [unquote(name) for name in re.findall(r"/([^/=]+)=[^/]*(?=/)", path)]
 
 
 def _columns(schema: Any) -> set[str]:
-    """Return the names of columns; those in structs like `metadata.uuid`."""
+    """Return the names of columns; a column in a struct is named like `metadata.uuid`."""
     return {
         name
         for field in schema

@@ -64,7 +64,7 @@ def decode_to_file(split: Split, settings: Settings) -> None:
     with suppress(CaptureError, FileNotFoundError):
         load_edges(split, settings)
         return
-    delete_decoded(settings.drafts, [split.name])  # an attempt that began elsewhere
+    delete_decoded(settings.drafts, [split.name])  # of an attempt that began elsewhere
     decoded = decode_split(split, settings)
     system, path = filesystem(_edges_path(settings.drafts, split.name))
     with write_file(system, path) as stream:
