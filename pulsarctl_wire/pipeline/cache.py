@@ -1,7 +1,7 @@
 """Keeps tables of captures, and findings in large tables, in a private directory that is limited in size.
 
-Each is found by how it was made, and by what its files are: their paths, sizes and times. So it is made anew
-when one changes.
+Each is found by how it was made, and by the paths, sizes and times of the files it was made from. So it is
+made anew when one of these changes.
 """
 
 import hashlib
@@ -97,14 +97,14 @@ def _hold_secrets(inputs: Sequence[Input]) -> bool:
 
 
 def findings_in(files: Sequence[str], reading: Sequence[Any], make: Callable[[], pa.Table]) -> pa.Table:
-    """Return the findings in tables of local files, kept or made by `make`; `reading`: how they are read.
+    """Return the findings in tables of local files, kept or made by `make`; `reading` says how they are read.
 
     They are made anew if a file or the rules have changed, or if they cannot be kept.
     """
     try:
-        status = [(os.path.abspath(path), os.stat(path)) for path in files]
-        about = [*reading, *([path, stat.st_size, stat.st_ctime_ns] for path, stat in status)]
-        entry = directory() / _name([__version__, _rules_changed_ns(), *about])
+        statuses = [(os.path.abspath(path), os.stat(path)) for path in files]
+        key_values = [*reading, *([path, stat.st_size, stat.st_ctime_ns] for path, stat in statuses)]
+        entry = directory() / _name([__version__, _rules_changed_ns(), *key_values])
     except (OSError, RuntimeError):  # no home
         return make()
     with suppress(OSError, pa.ArrowException):  # not kept, or damaged
@@ -127,22 +127,22 @@ def _rules_changed_ns() -> int:
 
 
 def _key(inputs: Sequence[Input], options: Options) -> str:
-    """Return a name for the table that is made so of these captures."""
+    """Return a name for the table that is made from these captures with these options."""
     files = [[input_.name, input_.path, input_.size, input_.modified_ns, input_.sides] for input_ in inputs]
     logs = [(os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in options.keylog or ()]
     return _name([VERSION, astuple(options), logs, *files])
 
 
-def _name(about: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+def _name(key_values: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(key_values).encode()).hexdigest()[:32]
 
 
 @contextmanager
 def _put(entry: Path, files: Sequence[str] = ()) -> Iterator[Path]:
-    """Give the path of a directory to be made, which then becomes `entry`. `files` that are used stay."""
+    """Yield the path of a directory to make, which then becomes `entry`. Entries that have `files` stay."""
     _make_room(directory(), {parent for path in files for parent in Path(path).absolute().parents})
-    with tempfile.TemporaryDirectory(prefix=".", dir=entry.parent) as beside:
-        out = Path(beside, "table")
+    with tempfile.TemporaryDirectory(prefix=".", dir=entry.parent) as temporary:
+        out = Path(temporary, "table")
         yield out
         with suppress(OSError):  # another process was faster
             out.rename(entry)

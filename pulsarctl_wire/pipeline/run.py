@@ -1,6 +1,6 @@
 """Makes a frames table: plans, decodes, stitches and finishes all splits of all inputs, in order.
 
-A run continues where the last one ended, even if inputs are gone, or the last one has grown since. If that is
+A run continues where the previous run ended, even if inputs are gone, or the last input has grown. If that is
 not possible, it makes the table again beside the one that is there, which it then replaces in one step.
 """
 
@@ -35,8 +35,8 @@ _SAVED_EVERY: Final = 10.0  # seconds
 class Run:
     """One run, which writes the table of `inputs` to the directory or URI `out`.
 
-    The rows of inputs that were there in earlier runs stay, unless it is to `mirror` the inputs. To `rebuild`
-    the table makes it again of these inputs. `format` is that of `Store`. Raises CaptureError if `out` is not
+    Rows of inputs that are gone stay, unless it is to `mirror` the inputs. With `rebuild`, the table is made
+    again from these inputs. `format` is that of `Store`. Raises CaptureError if `out` is not
     empty and not a frames table, or would lose rows; OSError if it cannot be written.
     """
 
@@ -69,17 +69,17 @@ class Run:
 
     @property
     def totals(self) -> Totals:
-        """What earlier runs have done."""
+        """What earlier runs and this one have done."""
         return self._progress.totals
 
     def run(self, workers: Workers, show: Callable[[Totals], object] = lambda totals: None) -> Totals:
         """Do the remaining work; `show` is called with the totals when they have changed."""
         progress = self._progress
         finisher = Finisher(self._store, workers, self._settings, progress)
-        saved = time.monotonic()
+        saved_at = time.monotonic()
 
         def submit(splits: list[Split]) -> list[Result]:
-            finisher.submit()  # before these, or they would have to be decoded first
+            finisher.submit()  # first, or finishing would wait until these splits are decoded
             calls = [(split, self._settings) for split in splits]
             futures = workers.submit(decode_to_file, calls, sum(split.size for split in splits))
             return [partial(self._load_decoded, *call) for call in zip(splits, futures, strict=True)]
@@ -88,9 +88,9 @@ class Run:
             self._open_all(finisher, show)
         for decoded in decoded_in_order(progress, submit, workers.room):
             split = decoded.split
-            if finisher.is_submitted and time.monotonic() - saved > _SAVED_EVERY:
+            if finisher.is_submitted and time.monotonic() - saved_at > _SAVED_EVERY:
                 finisher.save(progress)
-                saved = time.monotonic()
+                saved_at = time.monotonic()
             if split.part == 0 and split.file == len(self.inputs) - 1:
                 progress.file, progress.part = split.file, 0
                 finisher.save(progress, is_before_last=True)
@@ -149,7 +149,7 @@ class Finisher:
         self._round.add(name, stitched, size)
 
     def submit(self) -> None:
-        """Finish the splits of the round, and wait until those of the one before are finished."""
+        """Submit the round, to finish its splits, and wait until those of the round before are finished."""
         round_, self._round = self._round, Round(self._settings.drafts)
         if round_.places:
             round_.close()

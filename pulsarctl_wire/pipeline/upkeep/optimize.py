@@ -1,9 +1,9 @@
 """Merges the small files of a table into larger ones. Runs of `analyze` go on with it as with any other.
 
-Files are merged within a directory, in the order of their splits. A run may have to do the splits from a
-saved progress on again, and deletes their files then: so no file has splits from both sides of such a place,
-and what comes after the last one is left alone. A merged file has the names of its first and last file,
-`000000-00000..000012-00003.parquet`, so it sorts as its first split does.
+Files are merged within a directory, in the order of their splits. A run may have to do the splits after a
+saved progress again, and then deletes their files. So a merged file never has splits from both sides of a
+saved progress, and files after the last one are left alone. A merged file has the names of its first and last
+split, `000000-00000..000012-00003.parquet`, so it sorts as its first split does.
 """
 
 import json
@@ -43,19 +43,19 @@ class Size(NamedTuple):
 
 
 def optimize(table: str, size: int) -> tuple[Size, Size]:
-    """Merge the files of the table at a path or URI into files of about `size` bytes: before, and after.
+    """Merge the files of the table at a path or URI into files of about `size` bytes.
 
-    Files of half that size or more stay as they are. Raises CaptureError if there is no table that a run of
-    `analyze` may go on with, OSError if it cannot be written.
+    Return what files there were before, and are now. Files of half that size or more stay as they are. Raises
+    CaptureError if there is no table that a run of `analyze` may go on with, OSError if it cannot be written.
     """
     store = Store(table)
     states, files_before = store.merge(), store.files()
     paths_taken = {store.below(file.path) for file in files_before}
     for files in _bins(store, files_before, [state.next for state in states], size, size / 2):
         paths = [store.below(file.path) for file in files]
-        merged = _merged(paths, paths_taken)
-        with store.replace_files(Change((merged,), tuple(paths)), states[-1].options):
-            write_merged(store.out, paths, merged)
+        merged_path = _merged_path(paths, paths_taken)
+        with store.replace_files(Change((merged_path,), tuple(paths)), states[-1].options):
+            write_merged(store.out, paths, merged_path)
     return count(files_before), count(store.files())
 
 
@@ -88,7 +88,7 @@ def _measure(paths: list[str]) -> Size:
 
 
 def merge_small(store: Store, workers: Workers) -> None:
-    """Merge neighbours among the small files of a table, where they are many, as whoever writes to it ends.
+    """Merge neighbours among the small files of a table, if they are many, at the end of a run.
 
     The `workers` write the new files. Raises as `optimize` does.
     """
@@ -101,7 +101,7 @@ def merge_small(store: Store, workers: Workers) -> None:
         return
     sources = [[store.below(file.path) for file in bin_] for bin_ in bins]
     in_use = {store.below(file.path) for file in files}
-    calls = [(store.out, paths, _merged(paths, in_use)) for paths in sources]
+    calls = [(store.out, paths, _merged_path(paths, in_use)) for paths in sources]
     change = Change(tuple(path for *_, path in calls), tuple(path for paths in sources for path in paths))
     with store.replace_files(change, states[-1].options):
         for future in workers.submit(write_merged, calls, sum(file.size for bin_ in bins for file in bin_)):
@@ -109,9 +109,9 @@ def merge_small(store: Store, workers: Workers) -> None:
 
 
 def write_merged(table: str, paths: Sequence[str], path: str) -> None:
-    """Write the rows of several files of a table to one, and how many of them each split has.
+    """Write the rows of several files of a table to one, with a note of how many rows each split has.
 
-    The paths are those below the table's directory. Raises as `optimize` does.
+    `paths` and `path` are below the table's directory. Raises as `optimize` does.
     """
     system, inside = filesystem(table)
     files = system.get_file_info([f"{inside}/{name}" for name in paths])
@@ -132,25 +132,25 @@ def count(files: list[Any]) -> Size:
 
 
 def _bins(
-    store: Store, files: list[Any], places: list[str], size: int, small: float, least: int = 2
+    store: Store, files: list[Any], places: list[str], size: int, small_size: float, min_count: int = 2
 ) -> Iterator[list[Any]]:
-    """Yield the files to merge into one of at most `size` bytes, each time.
+    """Yield lists of files, each to be merged into one file of at most `size` bytes.
 
-    They are `least` or more neighbours of less than `small` bytes each, on one side of all places, with the
-    same columns.
+    A list has `min_count` or more neighbours of less than `small_size` bytes each, with the same columns, and
+    with none of `places` between them: the names of the splits that come after each saved progress.
     """
 
     def key_of(file: Any) -> tuple[str, int, bool]:
-        return file.path.rpartition("/")[0], bisect(places, file.base_name), file.size < small
+        return file.path.rpartition("/")[0], bisect(places, file.base_name), file.size < small_size
 
     for (_, side, are_small), neighbours in groupby(files, key_of):
         if not are_small or side == len(places):
             continue
         small_files = [*neighbours]
-        if len(small_files) < least:
-            continue  # to look at their columns takes time
+        if len(small_files) < min_count:
+            continue  # looking at their columns takes time
         for _, alike_files in groupby(small_files, lambda each: _schema(store.system, each.path)):
-            yield from (portion for portion in _portions(alike_files, size) if len(portion) >= least)
+            yield from (portion for portion in _portions(alike_files, size) if len(portion) >= min_count)
 
 
 def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
@@ -167,7 +167,7 @@ def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield portion
 
 
-def _merged(paths: list[str], paths_taken: set[str]) -> str:
+def _merged_path(paths: list[str], paths_taken: set[str]) -> str:
     """Return the path of a file for the rows of others, which are sorted; add it to `paths_taken`.
 
     They may overlap, as files do that were in several directories before `repartition`.
@@ -190,7 +190,7 @@ def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None 
 def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
     """Return the splits in a `pyarrow.parquet.ParquetFile`, in order: their names, and how many rows.
 
-    If a merged file does not say so, as rows of it were deleted, it is taken for that of one split.
+    If a merged file does not say so, because rows of it were deleted, it counts as that of one split.
     """
     rows = file.metadata.num_rows
     with suppress(TypeError, ValueError, RecursionError):

@@ -19,7 +19,7 @@ _Splits = dict[tuple[str, str], list[Any]]
 
 
 def repartition(table: str, by: tuple[str, ...]) -> Size:
-    """Put the rows of the table at a path or URI into directories `by` these columns; return what it had.
+    """Put the rows of the table at a path or URI into directories `by` these columns; return its size before.
 
     Raises CaptureError if there is no table that a run of `analyze` may go on with, OSError if it cannot be
     written.
@@ -29,9 +29,13 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     if by == options.partition_by:
         return size_before
     splits = _group_files(store, options.partition_by, by)
-    new = [path for (kind, name), files in splits.items() for path in _plan(store, kind, name, files, by)]
-    old = [store.below(file.path) for files in splits.values() for file in files]
-    with store.replace_files(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
+    new_paths = [
+        path for (kind, name), files in splits.items() for path in _plan(store, kind, name, files, by)
+    ]
+    old_paths = [store.below(file.path) for files in splits.values() for file in files]
+    with store.replace_files(
+        Change(tuple(new_paths), tuple(old_paths), by), replace(options, partition_by=by)
+    ):
         for (kind, name), files in splits.items():
             file = begin_file(f"{store.out}/{kind}", name, describe(TABLES[kind], options.detail), by)
             try:
@@ -56,8 +60,8 @@ def _group_files(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, .
 def _plan(store: Store, kind: str, name: str, files: list[Any], keys: tuple[str, ...]) -> list[str]:
     """Return the paths of the files that the rows of a split will be in, below the table's directory."""
     schema = TABLES[kind]
-    _, ours = add_partitions(schema, keys)
-    if not ours:
+    _, own_columns = add_partitions(schema, keys)
+    if not own_columns:
         return [f"{kind}/{name}.parquet"]
     paths: list[str] = []
 
@@ -65,7 +69,7 @@ def _plan(store: Store, kind: str, name: str, files: list[Any], keys: tuple[str,
         paths.append(f"{kind}/{path}")
         return _Planned()
 
-    _copy(store, files, Partitioned(name, ours, open_partition), find_sources(schema, ours))
+    _copy(store, files, Partitioned(name, own_columns, open_partition), find_sources(schema, own_columns))
     return paths
 
 

@@ -17,7 +17,7 @@ from pulsarctl_wire.pipeline.upkeep.optimize import damage, row_groups
 from pulsarctl_wire.table.parquet import writer
 
 _TIMES: Final = {"connections": ("last_ns", "time_ns")}
-"""Columns of tables of which the first that is not null says how old a row is."""
+"""For each table, the columns of which the first that is not null says how old a row is."""
 _USUAL_TIMES: Final = ("time_ns",)
 
 
@@ -36,7 +36,7 @@ class Deleted(NamedTuple):
 
 
 class _Ages(NamedTuple):
-    """How many rows of a file are older, are not, and have no time."""
+    """How many rows of a file are older than a time, how many are not, and how many have no time."""
 
     older: int
     newer: int
@@ -44,7 +44,7 @@ class _Ages(NamedTuple):
 
 
 def delete(table: str, until_ns: int, *, exact: bool = False, dry_run: bool = False) -> Deleted:
-    """Delete the rows of before a time (ns since 1970) in the table at a path or URI.
+    """Delete the rows from before `until_ns` (ns since 1970) in the table at a path or URI.
 
     Without `exact` only files that have no other rows are deleted. With `dry_run` nothing changes. Raises
     CaptureError if there is no table that a run of `analyze` may go on with, OSError if it cannot be written.
@@ -53,13 +53,13 @@ def delete(table: str, until_ns: int, *, exact: bool = False, dry_run: bool = Fa
     options = store.merge()[-1].options
     result = Deleted()
     old_paths: list[str] = []
-    rewritten: dict[str, Any] = {}  # new paths, and the files whose rows they get
+    rewritten: dict[str, Any] = {}  # new path -> the file whose remaining rows it gets
     files = store.files()
     paths_taken = {store.below(file.path) for file in files}
     for file in files:
         path = store.below(file.path)
-        times = _times(path)
-        ages = _ages(store.system, file, times, until_ns)
+        time_columns = _time_columns(path)
+        ages = _ages(store.system, file, time_columns, until_ns)
         result = result._replace(untimed=result.untimed + ages.untimed)
         if not ages.older:
             continue
@@ -81,33 +81,33 @@ def delete(table: str, until_ns: int, *, exact: bool = False, dry_run: bool = Fa
     return result
 
 
-def _times(path: str) -> tuple[str, ...]:
+def _time_columns(path: str) -> tuple[str, ...]:
     return _TIMES.get(path.partition("/")[0], _USUAL_TIMES)
 
 
-def _ages(system: Any, file: Any, times: tuple[str, ...], until_ns: int) -> _Ages:
-    """Count the rows of a file by age: from its statistics if they tell, otherwise from the times."""
+def _ages(system: Any, file: Any, time_columns: tuple[str, ...], until_ns: int) -> _Ages:
+    """Count the rows of a file by age: from its statistics if they tell, otherwise from their times."""
     with damage(file.path), system.open_input_file(file.path) as stream:
         metadata = pq.read_metadata(stream)
     rows = metadata.num_rows
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-    stats = [part.statistics for part in columns if part.path_in_schema == times[0]]
+    stats = [part.statistics for part in columns if part.path_in_schema == time_columns[0]]
     if stats and all(part is not None and part.has_min_max and part.null_count == 0 for part in stats):
         if max(part.max for part in stats) < until_ns:
             return _Ages(rows, 0, 0)
         if min(part.min for part in stats) >= until_ns:
             return _Ages(0, rows, 0)
     older = untimed = 0
-    for group in row_groups(system, [file], times):
-        times_found = _time(group, times)
-        older += pc.sum(pc.less(times_found, until_ns)).as_py() or 0
-        untimed += times_found.null_count
+    for group in row_groups(system, [file], time_columns):
+        times = _row_times(group, time_columns)
+        older += pc.sum(pc.less(times, until_ns)).as_py() or 0
+        untimed += times.null_count
     return _Ages(older, rows - older - untimed, untimed)
 
 
-def _time(rows: Any, times: tuple[str, ...]) -> Any:
-    return pc.coalesce(*(rows.column(name) for name in times))
+def _row_times(rows: Any, time_columns: tuple[str, ...]) -> Any:
+    return pc.coalesce(*(rows.column(name) for name in time_columns))
 
 
 def _write_rest(store: Store, file: Any, path: str, until_ns: int) -> None:
@@ -116,7 +116,7 @@ def _write_rest(store: Store, file: Any, path: str, until_ns: int) -> None:
         schema = pq.read_schema(stream)
     with write_file(store.system, f"{store.path}/{path}") as stream, writer(stream, schema) as parquet:
         for rows in row_groups(store.system, [file]):
-            is_old = pc.less(_time(rows, _times(path)), pa.scalar(until_ns, pa.int64()))
+            is_old = pc.less(_row_times(rows, _time_columns(path)), pa.scalar(until_ns, pa.int64()))
             newer_rows = rows.filter(pc.invert(pc.fill_null(is_old, False)))
             if newer_rows.num_rows:
                 parquet.write_table(newer_rows)
