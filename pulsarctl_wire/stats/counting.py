@@ -37,7 +37,7 @@ _CELL_COST: Final = 1_000  # bytes, without its names
 _MAX_PENDING: Final = 65_536  # events that are counted in cells before they are flushed
 
 _SEND, _RECEIPT, _SEND_ERROR = NUMBERS["SEND"], NUMBERS["SEND_RECEIPT"], NUMBERS["SEND_ERROR"]
-_BY: Final = tuple(NAMES)
+_KINDS: Final = tuple(NAMES)
 
 
 @mypyc_attr(native_class=False)
@@ -61,9 +61,9 @@ class Stats:
         self.shift = _FIRST_SHIFT
         """Buckets of series are 2**shift ns wide, and start at the epoch."""
         self.latencies: dict[Key, Latencies] = {}
-        """The keys are: whether they are of publishes, then the keys of their rows in the order of `NAMES`.
+        """Key -> latencies. A key has whether they are of publishes, and a row key (or None) of each kind.
 
-        The command is that of the request.
+        The kinds are in the order of `NAMES`. The command is that of the request, not of its answer.
         """
         self._room = ROOM
         self._names_room = dict.fromkeys(NAMES, MAX_NAMES)
@@ -138,7 +138,7 @@ class Stats:
                 row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how + tls)
 
     def finish(self, decoder: Any) -> None:
-        """Copy the counts of a `Decoder` or `Counting`."""
+        """Flush the cells, and copy the counts of `decoder`: a `Decoder` or `Counting`."""
         self.flush()
         self._add_unanswered(decoder.knowledge)
         self.forms = decoder.forms
@@ -156,18 +156,19 @@ class Stats:
         for (topic, producer, *_), send in knowledge.unanswered.items():
             if send.is_sure:
                 rows = self.rows
-                counted = [
+                send_rows = [
                     self.total,
                     rows["command"].get(("SEND",)),
                     rows["connection"].get(connections.get(send.connection.index, ())),
                     rows["topic"].get((topic and topic[:LONGEST],)),
                     rows["producer"].get((producer[:LONGEST], topic)),
                 ]
-                for row in counted:
+                for row in send_rows:
                     if row is not None:
                         row.unanswered += 1
 
-    def _span(self, first_ns: int, last_ns: int) -> None:
+    def _extend_time(self, first_ns: int, last_ns: int) -> None:
+        """Include these times; widen the buckets if more than `BUCKETS` would be needed."""
         first = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
         last = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
         shift = self.shift
@@ -204,17 +205,17 @@ class Stats:
         self._pending = 0
         edges = [time_ns for cell in filled for time_ns in cell.edges()]
         if edges:
-            self._span(min(edges), max(edges))
+            self._extend_time(min(edges), max(edges))
         for cell in filled:
             if cell.latencies:
-                self._keep(cell.latency_key, cell.latencies)
+                self._add_latencies(cell.latency_key, cell.latencies)
             cell.empty(self.shift)
 
     def _add_damage(self, event: Event) -> None:
         if isinstance(event, HttpMessage):
             return
         if event.time_ns is not None:
-            self._span(event.time_ns, event.time_ns)
+            self._extend_time(event.time_ns, event.time_ns)
         self.damage.update(damage_of(event))
 
     # -- cells
@@ -254,7 +255,7 @@ class Stats:
         answered = rows["command"]
         if frame.request_type is not None:
             answered = self._admit("command", (command_name(frame.request_type),))
-        keys = [rows[kind].key if kind in rows else None for kind in _BY[1:]]
+        keys = [rows[kind].key if kind in rows else None for kind in _KINDS[1:]]
         cell = Cell([self.total, *rows.values()], (frame.type == _RECEIPT, answered.key, *keys))
         cell.sent, cell.is_error, cell.partial = frame.type == _SEND, "error" in rows, frame.partial
         self._seen.add(frame.connection.index)
@@ -297,17 +298,17 @@ class Stats:
 
     # -- latencies
 
-    def _keep(self, key: Key, values: Sequence[int] | Latencies) -> None:
+    def _add_latencies(self, key: Key, values: Sequence[int] | Latencies) -> None:
         """Add latencies to those of `key` (see `latencies`), or of its command alone if memory is short."""
         latencies = self.latencies.get(key)
         if self._room <= 0 and (latencies is None or not latencies.settled) and any(key[2:]):
-            for kind, row_key in zip(_BY[1:], key[2:], strict=True):
+            for kind, row_key in zip(_KINDS[1:], key[2:], strict=True):
                 if row_key is not None:
                     self.rows[kind][row_key].lost = True
             common = (*key[:2], *[None] * (len(NAMES) - 1))
             if latencies is not None:
-                self._keep(common, self.latencies.pop(key))
-            self._keep(common, values)
+                self._add_latencies(common, self.latencies.pop(key))
+            self._add_latencies(common, values)
             return
         if latencies is None:
             latencies = self.latencies[key] = Latencies()
@@ -319,14 +320,14 @@ class Stats:
             latencies.add(values)
         self._room -= latencies.cost
 
-    # -- several
+    # -- merging and renaming
 
     def merge(self, other: "Stats") -> None:
         """Add the counts of `other`."""
         self.flush()
         other.flush()
         if other.first_ns is not None and other.last_ns is not None:
-            self._span(other.first_ns, other.last_ns)
+            self._extend_time(other.first_ns, other.last_ns)
         shift = max(self.shift, other.shift)
         self._widen(shift)
         other._widen(shift)
@@ -335,9 +336,9 @@ class Stats:
             for key, row in rows.items():
                 self._admit(kind, key).merge(row)
         for key, latencies in other.latencies.items():
-            keys = zip(_BY, key[1:], strict=True)
-            places = [None if part is None else self._admit(kind, part).key for kind, part in keys]
-            self._keep((key[0], *places), latencies)
+            parts = zip(_KINDS, key[1:], strict=True)
+            row_keys = [None if part is None else self._admit(kind, part).key for kind, part in parts]
+            self._add_latencies((key[0], *row_keys), latencies)
         self.damage.update(other.damage)
         self._seen.merge(other._seen)
         self.without_data.merge(other.without_data)
@@ -352,14 +353,14 @@ class Stats:
         self._new_caches()
 
     def rename(self, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> None:
-        """Renumber the connections in `numbers`, and replace the stand-ins in `names` by names."""
+        """Renumber the connections in `numbers`, and replace the stand-ins in `names` by the real names."""
         self._forget()
         self._seen.rename(numbers)
 
         for kind, rows in self.rows.items():
             self.rows[kind] = renamed = dict[Key, Row]()
             for row in rows.values():
-                key = _renamed(kind, row.key, numbers, names)
+                key = _rename_key(kind, row.key, numbers, names)
                 if key in renamed:
                     renamed[key].merge(row)
                 elif key is not None:
@@ -369,7 +370,10 @@ class Stats:
         for key, values in latencies.items():
             new_key = (
                 key[0],
-                *[_renamed(kind, part, numbers, names) for kind, part in zip(_BY, key[1:], strict=True)],
+                *[
+                    _rename_key(kind, part, numbers, names)
+                    for kind, part in zip(_KINDS, key[1:], strict=True)
+                ],
             )
             if new_key in self.latencies:
                 self.latencies[new_key].merge(values)
@@ -377,8 +381,10 @@ class Stats:
                 self.latencies[new_key] = values
 
 
-def _renamed(kind: str, key: Key | None, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> Any:
-    """Return the key of a row by another number or other names; None where a name stands for nothing."""
+def _rename_key(
+    kind: str, key: Key | None, numbers: Mapping[int, int], names: Mapping[str, str | None]
+) -> Any:
+    """Return a row's key, renumbered or renamed; None if `names` maps its first name to None."""
     if not key or kind == "command":
         return key
     if kind == "connection":

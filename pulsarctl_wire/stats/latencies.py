@@ -1,6 +1,6 @@
 """Keeps times in bounded memory: exactly while there are few, then in a histogram.
 
-A bucket has the times whose first eight bits are the same, and is at least 128 ns wide, as in HdrHistogram.
+A bucket has the times whose eight leading bits are the same, and is at least 128 ns wide, as in HdrHistogram.
 So values are within 0.8 % for any distribution, and merging gives the same result in any order: several
 processes give the same result as one. (Sketches bound the error in rank: KLL was up to 22 % off, a t-digest
 37 %.) Values are added in batches, as adding each alone takes 1 µs.
@@ -22,9 +22,9 @@ EXACT: Final = 2_048
 PERCENTILES: Final = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 """Name -> thousandths."""
 
-_LONGEST: Final = 2**62  # ns
-_FIRST: Final = 127 + 7 << 7  # the code of 128 ns; smaller values are in the first bucket
-_LAST: Final = 127 + 42 << 7  # the code of the largest value of a histogram: 73 minutes
+_MAX_NS: Final = 2**62  # ns
+_FIRST_CODE: Final = 127 + 7 << 7  # the code of 128 ns; smaller values are in the first bucket
+_LAST_CODE: Final = 127 + 42 << 7  # the code of the largest value of a histogram: 73 minutes
 
 
 class Latencies:
@@ -39,8 +39,8 @@ class Latencies:
         self.count = 0
         self.max = 0
         self._values = array("q")
-        self._codes = array("H")
-        self._histogram: array[int] | None = None  # counts by code, from that before `_FIRST`
+        self._codes = array("H")  # of values that are not in the histogram yet
+        self._histogram: array[int] | None = None  # counts by code - _FIRST_CODE + 1
 
     @property
     def cost(self) -> int:
@@ -57,8 +57,8 @@ class Latencies:
         if not values:
             return
         largest = max(values)
-        if largest > _LONGEST or min(values) < -_LONGEST:
-            values = [max(-_LONGEST, min(value, _LONGEST)) for value in values]
+        if largest > _MAX_NS or min(values) < -_MAX_NS:
+            values = [max(-_MAX_NS, min(value, _MAX_NS)) for value in values]
             largest = max(values)
         self.max = largest if not self.count else max(self.max, largest)
         self.count += len(values)
@@ -67,7 +67,7 @@ class Latencies:
             if len(self._values) > EXACT:
                 self._to_histogram()
         else:
-            self._codes.extend(_codes(values))
+            self._codes.extend(_encode(values))
         if len(self._codes) > 4 * EXACT:
             self._settle()
 
@@ -96,7 +96,7 @@ class Latencies:
         return total
 
     def record(self) -> dict[str, int] | None:
-        """Count, percentiles by nearest rank, and maximum, in ns; None if there are no times."""
+        """Return count, percentiles by nearest rank, and maximum, in ns; None if there are no times."""
         if not self.count:
             return None
         record = {"count": self.count}
@@ -108,24 +108,24 @@ class Latencies:
         else:
             sums = list(accumulate(self._histogram))
             buckets = {name: bisect_left(sums, rank) for name, rank in ranks.items()}
-            record.update((name, min(_value(bucket), self.max)) for name, bucket in buckets.items())
+            record.update((name, min(_largest_value(bucket), self.max)) for name, bucket in buckets.items())
         record["max"] = self.max
         return record
 
     def _to_histogram(self) -> "array[int]":
         if self._histogram is None:
-            self._histogram = array("Q", bytes(8 * (_LAST - _FIRST + 2)))
-            self._codes.extend(_codes(self._values))
+            self._histogram = array("Q", bytes(8 * (_LAST_CODE - _FIRST_CODE + 2)))
+            self._codes.extend(_encode(self._values))
             self._values = array("q")
         return self._histogram
 
     def _settle(self) -> None:
-        """Add the waiting codes to the histogram."""
+        """Add the codes collected to the histogram."""
         if self._codes:
             histogram = self._to_histogram()
             for code, count in Counter(self._codes).items():
                 is_negative = code >> 15
-                histogram[0 if is_negative else max(0, min(code, _LAST) - _FIRST + 1)] += count
+                histogram[0 if is_negative else max(0, min(code, _LAST_CODE) - _FIRST_CODE + 1)] += count
             self._codes = array("H")
 
     def __getstate__(self) -> Any:
@@ -141,16 +141,16 @@ class Latencies:
             self._histogram = array("Q", zlib.decompress(histogram))
 
 
-def _value(bucket: int) -> int:
+def _largest_value(bucket: int) -> int:
     """Return the largest value of a bucket of a histogram, in ns."""
     if not bucket:
         return 127
-    code = bucket + _FIRST - 1
+    code = bucket + _FIRST_CODE - 1
     lowest = (code & 127 | 128) << (code >> 7) - 127 - 7
     return lowest | max(128, 1 << lowest.bit_length() - 8) - 1
 
 
-def _codes(values: Sequence[int]) -> memoryview:
-    """Return the upper halves of the values as float32: sign, exponent and 7 bits, as a histogram has."""
+def _encode(values: Sequence[int]) -> memoryview:
+    """Return the code of each value: the upper half of its float32 (sign, exponent, 7 bits of fraction)."""
     halves = memoryview(array("f", values)).cast("B").cast("H")
     return halves[sys.byteorder == "little" :: 2]

@@ -80,7 +80,7 @@ class Live(Sink):
         """Frames that were forwarded but not decoded, or not shown."""
 
     def opened(self, connection: Connection, time_ns: int, state: LedgerState | None = None) -> None:
-        """Add a connection, which `state` follows. An open one with the same index is taken as closed."""
+        """Add a connection and its state. If one with the same index is still open, close that first."""
         self.closed(connection, time_ns)
         self._begin(connection).state = state
 
@@ -143,7 +143,7 @@ class Live(Sink):
         return self._passage.observe(time_ns)
 
     def _add_entry(self, frame: Frame, now: int) -> int:
-        """Count a SEND or MESSAGE for its topic; returns how many messages it has."""
+        """Count a SEND or MESSAGE for its topic; return how many messages it has."""
         messages = messages_in(frame)
         if frame.checksum == "invalid":
             self._checksum_failures += 1
@@ -199,7 +199,10 @@ class Live(Sink):
             open_connections=len(self._open),
             all_connections=self._all_connections,
             backlog=_backlog(_Owners(producers, consumers)),
-            commands={(NAMES.get(kind, "UNKNOWN"), way): n for (kind, way), n in self._commands.items()},
+            commands={
+                (NAMES.get(kind, "UNKNOWN"), to_broker): count
+                for (kind, to_broker), count in self._commands.items()
+            },
             errors=dict(self._errors),
             checksum_failures=self._checksum_failures,
             malformed=self._damage["malformed"],
@@ -218,7 +221,7 @@ class Live(Sink):
         self, producers: list["_Producer"], consumers: list[ConsumerLedger], at_ns: int
     ) -> list[TopicRow]:
         for topic_name in [*(owner.topic for owner in producers), *(owner.topic for owner in consumers)]:
-            self._topic(topic_name)  # create it: it may have no traffic yet
+            self._topic(topic_name)  # added here if it has no traffic yet
         owners = {name: _Owners([], []) for name in self._topics}
         for producer in producers:
             owners[self._name(producer.topic)].producers.append(producer)
@@ -292,6 +295,6 @@ def _backlog(owners: _Owners) -> Backlog:
     )
 
 
-def _rank(one: Traffic, other: Traffic) -> tuple[float, int]:
-    """Sort key, the busiest first: by current rate, then by total bytes."""
-    return -one.bytes_per_s - other.bytes_per_s, -one.size - other.size
+def _rank(first: Traffic, second: Traffic) -> tuple[float, int]:
+    """Return a key that sorts the busiest first: by the current rate of both directions, then by bytes."""
+    return -first.bytes_per_s - second.bytes_per_s, -first.size - second.size

@@ -29,7 +29,7 @@ BOUNDS: Final = (
 
 SECOND: Final = 1_000_000_000
 
-_GATHERED: Final = 4_096  # times that are added in one batch
+_BATCH: Final = 4_096  # times that are added in one batch
 
 
 class Passage:
@@ -44,7 +44,7 @@ class Passage:
 
     def __init__(self, now_ns: int) -> None:
         self.at_ns = self._time_ns = self._read_ns = now_ns
-        self._idle = 0  # ns without traffic since then
+        self._idle = 0  # ns without traffic since `_time_ns`
         self._observed = False
 
     @property
@@ -53,27 +53,27 @@ class Passage:
         return self._time_ns + self._idle
 
     def observe(self, time_ns: int) -> int:
-        """Note traffic at `time_ns`, in order; returns the time at which to count it."""
-        ahead = time_ns - self._time_ns
-        if ahead < 0:  # the clock was set back
-            ahead = self._idle
+        """Note traffic at `time_ns`, in order; return the time at which to count it."""
+        elapsed = time_ns - self._time_ns
+        if elapsed < 0:  # the clock was set back
+            elapsed = self._idle
         self._time_ns = time_ns
         self._idle = 0
         self._observed = True
-        self.at_ns = at_ns = self.at_ns + ahead
+        self.at_ns = at_ns = self.at_ns + elapsed
         return at_ns
 
     def read(self, now_ns: int) -> int:
-        """Note that the clock shows `now_ns`; returns the time at which to read meters.
+        """Note that the clock shows `now_ns`; return the time at which to read meters.
 
         If traffic was observed since the last call, but its time is before that call, the caller is late, and
         time stays at the traffic. If none was observed, the caller is not late, and time goes on.
         """
         delay = now_ns - self._time_ns
-        since = max(now_ns - self._read_ns, 0)  # 0: the clock was set back
+        interval = max(now_ns - self._read_ns, 0)  # 0: the clock was set back
         if not self._observed:
-            self._idle = max(delay, self._idle + since)
-        elif 0 <= delay <= since:
+            self._idle = max(delay, self._idle + interval)
+        elif 0 <= delay <= interval:
             self._idle = delay
         self._observed = False
         self._read_ns = now_ns
@@ -133,13 +133,13 @@ class Meter:
 class Timer:
     """Times in ns, in bounded memory; see `Latencies`."""
 
-    __slots__ = ("_before", "_buckets", "_count", "_recent", "_sum", "_waiting", "_whole", "_window")
+    __slots__ = ("_buckets", "_count", "_current", "_previous", "_sum", "_waiting", "_whole", "_window")
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
         self._count = self._sum = 0
         self._buckets = [0] * (len(BOUNDS) + 1)
-        self._whole, self._recent, self._before = Latencies(), Latencies(), Latencies()
+        self._whole, self._current, self._previous = Latencies(), Latencies(), Latencies()
         self._window = 0
 
     def add(self, time_ns: int, took_ns: int) -> None:
@@ -148,14 +148,14 @@ class Timer:
         if window != self._window:
             self._turn(window)
         self._waiting.append(max(took_ns, 0))  # the clock may have been set back
-        if len(self._waiting) >= _GATHERED:
+        if len(self._waiting) >= _BATCH:
             self._settle()
 
     def read(self, now_ns: int) -> Times:
         """Return the histogram and the percentiles at `now_ns`."""
         self._settle()
-        later = now_ns // (RECENT * SECOND) - self._window
-        recent = Latencies.together([self._recent, self._before][: max(2 - later, 0)])
+        windows_passed = now_ns // (RECENT * SECOND) - self._window
+        recent = Latencies.together([self._current, self._previous][: max(2 - windows_passed, 0)])
         return Times(self._count, self._sum, tuple(self._buckets), recent.record(), self._whole.record())
 
     def _settle(self) -> None:
@@ -165,12 +165,12 @@ class Timer:
         self._count += len(values)
         self._sum += sum(values)
         self._whole.add(values)
-        self._recent.add(values)
+        self._current.add(values)
         self._waiting = []
 
     def _turn(self, window: int) -> None:
         """Start a new window: the current one becomes the previous one, and older times are dropped."""
         self._settle()
-        self._before = self._recent if window == self._window + 1 else Latencies()
-        self._recent = Latencies()
+        self._previous = self._current if window == self._window + 1 else Latencies()
+        self._current = Latencies()
         self._window = window

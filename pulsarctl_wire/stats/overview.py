@@ -67,7 +67,7 @@ class Row:
     topic        of a producer or subscription; else ""
     connection   index of a connection or of a producer's connection; else -1
     id           of a producer; else -1
-    frames, size, errors   frames with their bytes, and errors from the broker
+    frames, size, errors   frames, their bytes (of a connection: all bytes), and errors from the broker
     sent, delivered        messages to and from the broker
     pending      SENDs without an answer
     permits, unacked, consumers   of open consumers
@@ -188,21 +188,21 @@ class Overview:
             if event.__class__ is Frame and not event.partial:
                 self._add_frame(event, row)
 
-    def _add_frame(self, frame: Frame, row: Row | None) -> None:
+    def _add_frame(self, frame: Frame, connection: Row | None) -> None:
         topic = None if frame.topic is None else self._topics.row(frame.topic, frame.topic)
-        rows = [each for each in (row, topic) if each is not None]
+        rows = [row for row in (connection, topic) if row is not None]
         is_error = error_of(frame) is not None
-        for each in rows:
-            each.frames += 1
-            each.errors += is_error
+        for row in rows:
+            row.frames += 1
+            row.errors += is_error
         if topic is not None:
             topic.size += frame.size
         if frame.type in PAYLOAD_TYPES:
             messages = messages_in(frame)
             if frame.to_broker:
-                self._sent(frame, messages, rows)
+                self._add_send(frame, messages, rows)
             else:
-                self._delivered(frame, messages, rows)
+                self._add_message(frame, messages, rows)
             if topic is not None:
                 self._topics.add(frame.topic, self._span, messages)
         elif is_publish(frame):
@@ -213,73 +213,73 @@ class Overview:
                 self._producers.add(key, self._span, latency)
                 producer.errors += is_error
 
-    def _sent(self, frame: Frame, messages: int, rows: list[Row]) -> None:
+    def _add_send(self, frame: Frame, messages: int, rows: list[Row]) -> None:
         index, owner = frame.connection.index, frame.ids.owner
-        row = self._producers.row((index, owner), frame.producer or "", frame.topic or "", index, owner)
-        for each in rows if row is None else [*rows, row]:
-            each.sent += messages
-        if row is not None:
-            row.frames += 1
-            row.size += frame.size
-            row.topic = frame.topic or row.topic
+        producer = self._producers.row((index, owner), frame.producer or "", frame.topic or "", index, owner)
+        for row in rows if producer is None else [*rows, producer]:
+            row.sent += messages
+        if producer is not None:
+            producer.frames += 1
+            producer.size += frame.size
+            producer.topic = frame.topic or producer.topic
 
-    def _delivered(self, frame: Frame, messages: int, rows: list[Row]) -> None:
-        row = None
+    def _add_message(self, frame: Frame, messages: int, rows: list[Row]) -> None:
+        subscription = None
         if frame.subscription is not None:
             topic = frame.topic or ""
-            row = self._subscriptions.row((topic, frame.subscription), frame.subscription, topic)
-        for each in rows if row is None else [*rows, row]:
-            each.delivered += messages
-        if row is not None:
-            row.frames += 1
-            row.size += frame.size
+            subscription = self._subscriptions.row((topic, frame.subscription), frame.subscription, topic)
+        for row in rows if subscription is None else [*rows, subscription]:
+            row.delivered += messages
+        if subscription is not None:
+            subscription.frames += 1
+            subscription.size += frame.size
 
     def _advance(self, elapsed_ns: int) -> None:
         """Begin the span that is `elapsed_ns` after the start."""
-        self._look()
+        self._read_states()
         while elapsed_ns // self._span_ns >= SPANS:
             self._span_ns *= 2
             for table in self._tables:
                 table.halve()
         self._span = elapsed_ns // self._span_ns
 
-    def _look(self) -> None:
-        """Note what connections have open now."""
+    def _read_states(self) -> None:
+        """Set the counters of what connections have open now, and of what waits for an answer."""
         for table in (self._connections, self._topics, self._producers, self._subscriptions):
             for row in table.rows.values():
                 row.pending = row.permits = row.unacked = row.consumers = 0
         for index, state in list(self._states.items()):
             connection = self._connections.rows.get(index)
             for id, ledger in list(state.producers.items()):
-                self._look_at_producer(connection, index, id, ledger)
+                self._read_producer(connection, index, id, ledger)
             for consumer in list(state.consumers.values()):
-                self._look_at_consumer(connection, consumer)
+                self._read_consumer(connection, consumer)
         for key, row in self._producers.rows.items():
             row.latency_ns = self._producers.mean(key)
 
-    def _look_at_producer(self, connection: Row | None, index: int, id: int, ledger: ProducerLedger) -> None:
+    def _read_producer(self, connection: Row | None, index: int, id: int, ledger: ProducerLedger) -> None:
         topic = ledger.topic or ""
-        row = self._producers.row((index, id), ledger.name, topic, index, id)
-        for each in (connection, self._topics.row(topic, topic) if topic else None, row):
-            if each is not None:
-                each.pending += ledger.waiting
-        if row is not None:
-            row.name, row.topic = ledger.name or row.name, topic or row.topic
+        producer = self._producers.row((index, id), ledger.name, topic, index, id)
+        for row in (connection, self._topics.row(topic, topic) if topic else None, producer):
+            if row is not None:
+                row.pending += ledger.waiting
+        if producer is not None:
+            producer.name, producer.topic = ledger.name or producer.name, topic or producer.topic
 
-    def _look_at_consumer(self, connection: Row | None, consumer: Consumer) -> None:
+    def _read_consumer(self, connection: Row | None, consumer: Consumer) -> None:
         key = consumer.topic, consumer.subscription
-        row = self._subscriptions.row(key, consumer.subscription, consumer.topic)
-        for each in (connection, self._topics.row(consumer.topic, consumer.topic), row):
-            if each is not None:
-                each.permits += consumer.permits
-                each.unacked += consumer.unacked
-                each.consumers += 1
-        if row is not None:
+        subscription = self._subscriptions.row(key, consumer.subscription, consumer.topic)
+        for row in (connection, self._topics.row(consumer.topic, consumer.topic), subscription):
+            if row is not None:
+                row.permits += consumer.permits
+                row.unacked += consumer.unacked
+                row.consumers += 1
+        if subscription is not None:
             self._subscriptions.add(key, self._span, consumer.unacked)
 
     def counts(self) -> Counts:
         """Return all rows as they are now."""
-        self._look()
+        self._read_states()
         connections, topics, producers, subscriptions = (table.list(self._span) for table in self._tables)
         omitted = {kind: len(table.omitted) for kind, table in zip(KINDS, self._tables, strict=True)}
         return Counts(self._span_ns, connections, topics, producers, subscriptions, omitted)

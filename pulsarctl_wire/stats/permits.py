@@ -40,11 +40,11 @@ MAX_NAMES: Final = 1_000
 LONGEST: Final = 512
 """The first characters of a name that are kept."""
 
-_MAX_MOMENTS: Final = 8  # different ones of a row
-_OPEN: Final = "still open when the capture ends"
+_MAX_MOMENTS: Final = 8  # different moments of a row
+_STILL_OPEN: Final = "still open when the capture ends"
 _FLOW, _MESSAGE, _ACK = NUMBERS["FLOW"], NUMBERS["MESSAGE"], NUMBERS["ACK"]
 _SUBSCRIBE, _ERROR = NUMBERS["SUBSCRIBE"], NUMBERS["ERROR"]
-_NOTED: Final = {NUMBERS["SEEK"], NUMBERS["UNSUBSCRIBE"]}
+_NOTABLE_REQUESTS: Final = {NUMBERS["SEEK"], NUMBERS["UNSUBSCRIBE"]}
 _SUMS: Final = ("flows", "granted", "used", "delivered", "acked", "asked", "redelivered")
 _STATES: Final = ("permits", "unacked", "pending")
 
@@ -59,9 +59,9 @@ class Row:
     first: int
     last: int
     flows: int = 0
-    """FLOWs."""
+    """The number of FLOWs."""
     granted: int = 0
-    """Permits that they granted."""
+    """Permits that these FLOWs granted."""
     used: int = 0
     """Permits that MESSAGEs used."""
     delivered: int = 0
@@ -71,17 +71,17 @@ class Row:
     asked: int = 0
     """Entries that the consumer wanted to be delivered again."""
     redelivered: int = 0
-    """MESSAGEs that say that they were delivered before."""
+    """MESSAGEs whose redelivery_count says that they were delivered before."""
     permits: int = 0
-    """At the end, as are the next two."""
+    """Permits left at the end of the stretch; `unacked` and `pending` are as they were then, too."""
     unacked: int = 0
     """Messages delivered, but not acknowledged."""
     pending: int = 0
-    """The entries of these."""
+    """Entries with unacknowledged messages."""
     lowest: int = 0
     """The fewest permits."""
     highest: int = 0
-    """Maximum permits."""
+    """The most permits."""
     stalled: int = 0
     """The longest time without permits that ended here, in ns."""
     exact: bool = True
@@ -110,7 +110,7 @@ class Row:
 
 
 def merged(rows: Iterable[Row], width: int) -> list[Row]:
-    """Rows that begin in the same stretch of `width` (ns) added up; the given ones stay as they are."""
+    """Add up rows that begin in the same stretch of `width` (ns). Return new rows; `rows` do not change."""
     sums: list[Row] = []
     for row in rows:
         if sums and row.first // width == sums[-1].first // width:
@@ -134,7 +134,7 @@ class Consumer:
         self.subscription = subscription[:LONGEST]
         self.name = self.kind = ""
         self.ledger = ConsumerLedger(topic, subscription)
-        """The last one, if it was opened several times."""
+        """The current ledger: there is a new one each time the consumer is opened."""
         self.timed = True
         """Whether the source has times."""
         self.first_grant = 0
@@ -145,7 +145,7 @@ class Consumer:
         """Since when it has no permits."""
         self.closed: int | None = None
         """When it was closed, or its connection ended; None while it is open."""
-        self.how = _OPEN
+        self.how = _STILL_OPEN
         """How it ended, in words."""
         self._rows: list[Row] = []
         self._width = 1
@@ -192,17 +192,17 @@ class Consumer:
         return row
 
     def opened(self, frame: Frame, ledger: ConsumerLedger) -> None:
-        """Record that it was opened, maybe again: it has no permits."""
+        """Record that the consumer was opened, perhaps again: it has no permits yet."""
         self.ledger = ledger
         row = self.row(frame)
-        self.closed, self.how = None, _OPEN
+        self.closed, self.how = None, _STILL_OPEN
         self.empty_since = row.last
         self._observe(row)
 
     def moved(self, frame: Frame, unacked: int, redeliveries: int) -> None:
-        """Record that a FLOW, MESSAGE, ACK or REDELIVER has changed its ledger.
+        """Record that a FLOW, MESSAGE, ACK or REDELIVER has changed the ledger.
 
-        Before that its unacknowledged messages and requested redeliveries were `unacked` and `redeliveries`.
+        `unacked` and `redeliveries` are the ledger's values before that.
         """
         ledger, row = self.ledger, self.row(frame)
         row.asked += ledger.redeliveries - redeliveries
@@ -248,7 +248,7 @@ def id_of(frame: Frame) -> int:
 
 
 class Permits:
-    """The consumers of a capture. `chosen` says of the frame that opens one whether it is wanted.
+    """The consumers of a capture. `chosen` returns whether the consumer that a frame opens is wanted.
 
     `new_state` and `ended` are for a `Decoder`.
     """
@@ -270,7 +270,7 @@ class Permits:
         return PermitState(connection, knowledge, streams, permits=self)
 
     def consumer(self, frame: Frame, ledger: ConsumerLedger) -> Consumer | None:
-        """Return the consumer that a frame opens, or is the first one of; None if it is not followed."""
+        """Return the consumer that `frame` opens or shows for the first time; None if it is not followed."""
         if ledger.subscription and len(self.subscriptions) < MAX_NAMES:
             self.subscriptions.add(ledger.subscription[:LONGEST])
         if not self._chosen(frame):
@@ -328,16 +328,17 @@ class PermitState(LedgerState):
     def _redeliver(self, frame: Frame) -> None:
         self._move(super()._redeliver, frame)
 
-    def _move(self, rule: Callable[[Frame], None], frame: Frame) -> None:
+    def _move(self, update: Callable[[Frame], None], frame: Frame) -> None:
+        """Let `update`, a method of the base class, change the ledger; then tell the consumer."""
         consumer_id = id_of(frame)
         if consumer_id not in self._consumers and consumer_id not in self.consumers:
             self._meet(frame, consumer_id)
         consumer = self._followed.get(consumer_id)
         if consumer is None or self.consumers.get(consumer_id) is not consumer.ledger:
-            rule(frame)
+            update(frame)
             return
         unacked, redeliveries = consumer.ledger.unacked, consumer.ledger.redeliveries
-        rule(frame)
+        update(frame)
         consumer.moved(frame, unacked, redeliveries)
 
     def _meet(self, frame: Frame, consumer_id: int) -> None:
@@ -371,7 +372,7 @@ class PermitState(LedgerState):
     def _request(self, frame: Frame) -> None:
         super()._request(frame)
         is_repeat = frame.type == _SUBSCRIBE and self._in_use.get((True, id_of(frame))) != frame.number
-        if (is_repeat or frame.type in _NOTED) and id_of(frame) in self._followed:
+        if (is_repeat or frame.type in _NOTABLE_REQUESTS) and id_of(frame) in self._followed:
             self._followed[id_of(frame)].row(frame).note(frame.command)
 
     def _pair_answer(self, frame: Frame, request: Request) -> None:
@@ -405,7 +406,7 @@ class PermitState(LedgerState):
 
 
 def ordered(consumers: Iterable[Consumer]) -> list[Consumer]:
-    """Sort by subscription and topic, unknown ones last; of one subscription in the order of opening."""
+    """Sort by subscription, then topic, unknown ones last; equal ones stay in the order of opening."""
     return sorted(consumers, key=lambda each: (not each.is_known, each.subscription, each.topic))
 
 
@@ -420,25 +421,25 @@ def consumer_records(consumer: Consumer, end_ns: int, limit: int, width: int) ->
 
 def _total(consumer: Consumer, end_ns: int, width: int) -> Figures:
     total, timed = consumer.total, consumer.timed
-    until = consumer.closed if consumer.closed is not None else max(end_ns, total.last)
-    moved = [time for time in (consumer.last_flow, consumer.last_message) if time is not None]
-    ends = consumer.connection
+    end = consumer.closed if consumer.closed is not None else max(end_ns, total.last)
+    frame_times = [time for time in (consumer.last_flow, consumer.last_message) if time is not None]
+    connection = consumer.connection
     return {
         "kind": "consumer",
         **_names(consumer),
         "type": consumer.kind or None,
         "consumer_name": consumer.name or None,
-        "client": ends.client,
-        "server": ends.server,
+        "client": connection.client,
+        "server": connection.server,
         "time_ns": total.first if timed else None,
-        "last_ns": until if timed else None,
+        "last_ns": end if timed else None,
         "is_open": consumer.closed is None,
         "how": consumer.how,
         "subscribe_seen": consumer.is_known,
         "first_grant": consumer.first_grant,
         **_figures(total, timed),
-        "empty_ns": _since(consumer.empty_since, until, timed and total.exact),
-        "quiet_ns": _since(max(moved, default=total.first), until, timed),
+        "empty_ns": _duration(consumer.empty_since, end, timed and total.exact),
+        "quiet_ns": _duration(max(frame_times, default=total.first), end, timed),
         "row_ns": width if timed and width > 1 else None,
     }
 
@@ -482,5 +483,5 @@ def _figures(row: Row, timed: bool) -> Figures:
     }
 
 
-def _since(start: int | None, until: int, timed: bool) -> int | None:
-    return until - start if timed and start is not None else None
+def _duration(start: int | None, end: int, timed: bool) -> int | None:
+    return end - start if timed and start is not None else None

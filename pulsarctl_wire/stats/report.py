@@ -41,9 +41,9 @@ def total_record(stats: Stats) -> Figures:
 
 
 def records(stats: Stats, by: str, top: int = 0) -> list[Figures]:
-    """Return the rows of the kind `by` (a key of `NAMES`): the `top` largest (0: all), then that of others.
+    """Return the rows of the kind `by` (a key of `NAMES`): the `top` largest (0: all), then `OTHERS`.
 
-    Rows are ordered by bytes, errors by number, and then by name.
+    Rows are ordered by bytes, those of errors by number; equal ones by name.
     """
     stats.flush()
     rows = stats.rows[by]
@@ -109,7 +109,10 @@ def _series(stats: Stats, row: Row) -> list[int]:
 
 
 def _percentiles(stats: Stats, keys: Iterable[Key | None], place: int) -> dict[Key | None, Figures]:
-    """Latencies of publishes and requests by `keys`: the row keys at `place` in `stats.latencies`."""
+    """Return the latency percentiles of publishes and requests, by row key; None is the key of the total.
+
+    `place` is the index of such a row key in a key of `stats.latencies`; 0 for the total.
+    """
     row_keys = set(keys)
     parts: dict[tuple[bool, Key | None], list[Latencies]] = defaultdict(list)
     for key, latencies in stats.latencies.items():

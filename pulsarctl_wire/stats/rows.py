@@ -85,7 +85,7 @@ class Cell:
         self.bytes = self.messages = self.invalid = self.untimed = 0
 
     def edges(self) -> list[int]:
-        """Return the first and last time, if any."""
+        """Sort the times, without None; return the first and the last one, if any."""
         times = self.times
         if None in times:
             self.times = [time_ns for time_ns in times if time_ns is not None]

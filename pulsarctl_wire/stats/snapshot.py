@@ -31,12 +31,12 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Times:
-    """How long something took. Records are those of `Latencies.record`, None without any times."""
+    """How long something took. `recent` and `whole` are from `Latencies.record`, None without any times."""
 
     count: int
     sum_ns: int
     buckets: tuple[int, ...]
-    """Counts by bucket: up to each of `meters.BOUNDS` but above the previous one; the last: above all."""
+    """Counts by bucket, not cumulative: up to each bound in `meters.BOUNDS`, and above the last one."""
     recent: dict[str, int] | None
     """Times of the last 10 to 20 seconds."""
     whole: dict[str, int] | None
