@@ -13,9 +13,9 @@ from pulsarctl_wire.wire.detail import ALL, MessageOptions
 from pulsarctl_wire.wire.frame import Event, HttpMessage
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
-_MIN_EVENTS: Final = 64  # that are added at a time
-_MAX_ROWS: Final = 1_024  # of gaps and connections together
-_MAX_BYTES: Final = 64 * 1024 * 1024  # of payloads and distinct texts
+_MIN_EVENTS: Final = 64  # events that are added at a time
+_MAX_ROWS: Final = 1_024  # rows of gaps and connections together
+_MAX_BYTES: Final = 64 * 1024 * 1024  # bytes of payloads and distinct texts
 
 
 class TableBuilder:

@@ -17,7 +17,7 @@ _ID_BYTES: Final = 24  # of a message id in `acked`: three int64
 
 
 class Records:
-    """Records of one kind, with these fields, which are int64. `row` is the number of a record's row.
+    """Records of one kind, whose `fields` are int64. The field `row` is the index of the record's row.
 
     To add a record, write the values of all fields to `writer`, in order.
     """
@@ -86,7 +86,7 @@ class Columns:
         self._filled[name] = values, valid
 
     def set_texts(self, name: str, indexes: Any, texts: Iterable[Any]) -> None:
-        """Set a whole column of texts by their indexes in `texts`, which are distinct; -1 is null."""
+        """Set a whole column of texts: `indexes` point into `texts`, which are distinct; -1 is null."""
         self.arrays[name] = _dictionary_array(indexes, list(texts))
 
     def put(self, name: str, rows: Any, values: Any) -> None:
@@ -193,9 +193,9 @@ def pick_texts(indexes: Any, values: Iterable[Any]) -> Any:
 def make_topic_columns(topics: Any) -> dict[str, Any]:
     """Return the columns that depend on the column `topic`."""
     indexes, names = number_values(topics.indices), topics.dictionary.to_pylist()  # -1 is null
-    spaces = [space if "/" in (space := namespace_of(name)) else None for name in names]
-    tenants = [space and space.partition("/")[0] for space in spaces]
-    return {"tenant": pick_texts(indexes, tenants), "namespace": pick_texts(indexes, spaces)}
+    namespaces = [namespace if "/" in (namespace := namespace_of(name)) else None for name in names]
+    tenants = [namespace and namespace.partition("/")[0] for namespace in namespaces]
+    return {"tenant": pick_texts(indexes, tenants), "namespace": pick_texts(indexes, namespaces)}
 
 
 # Converts numpy to Arrow and back through buffers: pa.array and to_numpy import pandas if it is installed
@@ -267,7 +267,8 @@ def _offsets(values: Sequence[Sized]) -> Any:
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     """Return an Arrow array of `acked` lists at `rows`, null elsewhere.
 
-    A value has ledger id, entry id and open messages of each id as int64, and their ack_sets, or () for none.
+    A value is a pair: for each id three int64 (ledger id, entry id, unacknowledged messages), packed; and
+    the ack_set of each id, or () if none has one.
     """
     lengths = np.zeros(size, np.int32)
     lengths[rows] = [len(ids) // _ID_BYTES for ids, _ in values]
@@ -276,12 +277,12 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     ids = np.frombuffer(b"".join([entry_ids for entry_ids, _ in ordered]), np.int64).reshape(-1, 3)
     type_ = FRAMES.field("acked").type
     columns = [number_array(ids[:, position], None, pa.int64()) for position in (0, 1, 2)]
-    with_sets = []
+    indexed_sets = []
     begin = 0
     for entry_ids, sets in ordered:
-        with_sets += [(begin + index, words) for index, words in enumerate(sets) if words]
+        indexed_sets += [(begin + index, words) for index, words in enumerate(sets) if words]
         begin += len(entry_ids) // _ID_BYTES
-    indexes, words = zip(*with_sets, strict=True) if with_sets else ((), ())
+    indexes, words = zip(*indexed_sets, strict=True) if indexed_sets else ((), ())
     columns.append(_lists(len(ids), np.array(indexes, np.int64), list(words)))
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]

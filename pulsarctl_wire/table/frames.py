@@ -76,7 +76,7 @@ _ACK_TYPES: Final = {value.number: value.name for value in CommandAck.AckType.DE
 
 
 class FrameRows:
-    """Collects frames; `take` returns their rows and starts over. Its arguments are as in `TableBuilder`."""
+    """Collects frames; `take` returns their rows and starts over. Arguments are those of `TableBuilder`."""
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class FrameRows:
         self.row_count = 0
         self._bytes = 0
         self._topics, self._subscriptions = Codes(), Codes()
-        self._producers, self._odd_types = Codes(), Codes()
+        self._producers, self._large_types = Codes(), Codes()
         self._connections: dict[int, Connection] = {}
-        self._unusual: dict[str, list[tuple[int, Any]]] = {}  # fields of metadata
         self._sparse: dict[str, list[tuple[int, Any]]] = {}
+        self._sparse_metadata: dict[str, list[tuple[int, Any]]] = {}
         if self._payloads is not None:
             self._payloads = []
 
@@ -138,7 +138,7 @@ class FrameRows:
         damage: list[Event] = []
         is_all, has_exchanges = self._detail == ALL, self._detail == EXCHANGES
         common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
-        connections, row, last = self._connections, self.row_count, None
+        connections, row, last_connection = self._connections, self.row_count, None
         for frame in events:
             if not isinstance(frame, Frame):
                 damage.append(frame)
@@ -146,8 +146,8 @@ class FrameRows:
             if not is_all and not (has_exchanges and is_exchange(frame)):
                 continue
             connection = frame.connection
-            if connection is not last:
-                last = connection
+            if connection is not last_connection:
+                last_connection = connection
                 connections[connection.index] = connection
             number, raw, has_command = frame.type, frame.raw, frame.has_command
             total, size = u32_at(raw, 0), u32_at(raw, 4) if len(raw) >= 8 else 0
@@ -161,7 +161,7 @@ class FrameRows:
             write_i64_le(common, frame.offset)
             write_i64_le(common, total)
             write_i64_le(common, size)
-            write_i64_le(common, number if has_command and number < _TYPE_LIMIT else self._odd_type(frame))
+            write_i64_le(common, number if has_command and number < _TYPE_LIMIT else self._encode_type(frame))
             write_i64_le(common, topics[frame.topic])
             write_i64_le(common, subscriptions[frame.subscription])
             write_i64_le(common, frame.partial)
@@ -180,7 +180,7 @@ class FrameRows:
                 elif number == FLOW:
                     self._record_flow(row, frame)
                 else:
-                    self._keep_rare(row, frame)
+                    self._keep_command(row, frame)
                 if frame.request_type is not None:
                     self._record_answer(row, frame, frame.request_type)
             if self._payloads is not None:
@@ -190,9 +190,9 @@ class FrameRows:
         self.row_count = row
         return damage
 
-    def _odd_type(self, frame: Frame) -> int:
-        """Return a number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
-        return -1 - self._odd_types[frame.type] if frame.has_command else -1
+    def _encode_type(self, frame: Frame) -> int:
+        """Return a code for a type that is missing (-1), or that does not fit in an int32 (below -1)."""
+        return -1 - self._large_types[frame.type] if frame.has_command else -1
 
     def _record_entry(self, row: int, frame: Frame, number: int, size: int) -> None:
         ids, head = frame.ids, frame.head
@@ -243,7 +243,7 @@ class FrameRows:
         if not head.is_plain:
             metadata = frame.metadata
             assert metadata is not None
-            self._keep_unusual(row, metadata)
+            self._keep_metadata(row, metadata)
 
     def _record_answer(self, row: int, frame: Frame, request_type: int) -> None:
         """Collect what an answer says about its request."""
@@ -315,7 +315,8 @@ class FrameRows:
         write_i64_le(records, flow.messagePermits)
         write_i64_le(records, row)
 
-    def _keep_rare(self, row: int, frame: Frame) -> None:
+    def _keep_command(self, row: int, frame: Frame) -> None:
+        """Collect ids, error, expiry of a token and JSON of a command that has no records of its own."""
         body = frame.body
         if body is None:
             return
@@ -356,7 +357,9 @@ class FrameRows:
         order = np.empty_like(origins)  # row as captured -> row of the table
         order[origins] = np.arange(len(origins))
         common = select(common, origins)
-        columns = Columns(len(common), self._sparse, order, Columns(len(common), self._unusual, order))
+        columns = Columns(
+            len(common), self._sparse, order, Columns(len(common), self._sparse_metadata, order)
+        )
         self._fill_files(columns, common["packet"] >> PACKET_OFFSET_BITS)
         columns.set_numbers("packet_offset", common["packet"] & PACKET_OFFSET_MASK)
         columns.set_numbers("time_ns", common["time"], common["time"] != _NO_TIME)
@@ -365,8 +368,10 @@ class FrameRows:
         self._fill_addresses(columns, common["direction"])
         columns.set_numbers("stream_offset", common["offset"])
         types, codes = np.unique(common["type"], return_inverse=True)
-        rare = ["?", *map(command_name, list(self._odd_types)[1:])]
-        names = [command_name(number) if number >= 0 else rare[-1 - number] for number in types.tolist()]
+        coded_names = ["?", *map(command_name, list(self._large_types)[1:])]
+        names = [
+            command_name(number) if number >= 0 else coded_names[-1 - number] for number in types.tolist()
+        ]
         columns.set_texts("command", codes, names)
         columns.set_numbers("total_size", common["total"])
         columns.set_numbers("command_size", common["size"])
@@ -378,9 +383,11 @@ class FrameRows:
         heads, answers = self._heads.take(order), self._answers.take(order)
         self._fill_metadata(columns, common, heads)
         self._fill_answers(columns, answers)
-        sends = select(heads, common["type"][heads["row"]] == SEND)
-        named = select(answers, answers["producer"] != 0)
-        rows, producers = (np.concatenate([sends[field], named[field]]) for field in ("row", "producer"))
+        send_heads = select(heads, common["type"][heads["row"]] == SEND)
+        named_answers = select(answers, answers["producer"] != 0)
+        rows, producers = (
+            np.concatenate([send_heads[field], named_answers[field]]) for field in ("row", "producer")
+        )
         columns.put_texts("producer", rows, producers, self._producers.texts)
         receipts, acks, flows = (records.take(order) for records in (self._receipts, self._acks, self._flows))
         columns.put_all(receipts, producer_id="producer", sequence_id="sequence")
@@ -432,19 +439,23 @@ class FrameRows:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
         rows = entries["row"]
         sends = common["type"][rows] == SEND
-        send = {"producer_id": "owner", "sequence_id": "sequence_or_ledger", "num_messages": "count"}
-        columns.put_all(select(entries, sends), **send)
-        message = {"consumer_id": "owner", "ledger_id": "sequence_or_ledger", "entry_id": "entry"}
-        columns.put_all(select(entries, ~sends), **message, redelivery_count="count", permits="permits")
+        send_columns = {"producer_id": "owner", "sequence_id": "sequence_or_ledger", "num_messages": "count"}
+        columns.put_all(select(entries, sends), **send_columns)
+        message_columns = {"consumer_id": "owner", "ledger_id": "sequence_or_ledger", "entry_id": "entry"}
+        columns.put_all(
+            select(entries, ~sends), **message_columns, redelivery_count="count", permits="permits"
+        )
         columns.put_texts("checksum", rows, entries["checksum"], {1: "valid", 2: "invalid", 3: "absent"})
-        checked = (entries["checksum"] == 1) | (entries["checksum"] == 2)
-        columns.put("checksum_valid", rows[checked], entries["checksum"][checked] == 1)
+        has_checksum = (entries["checksum"] == 1) | (entries["checksum"] == 2)
+        columns.put("checksum_valid", rows[has_checksum], entries["checksum"][has_checksum] == 1)
         has_head = entries["payload_at"] != 0
-        whole = has_head & (common["partial"][rows] == 0)
+        is_whole = has_head & (common["partial"][rows] == 0)
         sizes = entries["payload_at"] - entries["size"] - np.array(_OVERHEADS)[entries["checksum"]]
         columns.put("metadata_size", rows[has_head], sizes[has_head])
-        columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
-        columns.put_all(select(entries, whole & sends), payload_crc="crc")
+        columns.put(
+            "payload_size", rows[is_whole], (common["total"][rows] + 4 - entries["payload_at"])[is_whole]
+        )
+        columns.put_all(select(entries, is_whole & sends), payload_crc="crc")
 
     def _fill_metadata(self, columns: Columns, common: Any, heads: Any) -> None:
         rows = heads["row"]
@@ -468,9 +479,9 @@ class FrameRows:
         columns.put_all(select(answers, answers["size"] >= 0), sent_size="size", messages="messages")
         columns.put_all(select(answers, answers["request"] >= 0), request="request")
 
-    def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
+    def _keep_metadata(self, row: int, metadata: MessageMetadata) -> None:
         for name, value in find_unusual_fields(metadata).items():
-            self._unusual.setdefault(name, []).append((row, value))
+            self._sparse_metadata.setdefault(name, []).append((row, value))
             self._bytes += len(value) if isinstance(value, str) else 0
 
 

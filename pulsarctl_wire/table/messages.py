@@ -20,7 +20,7 @@ from pulsarctl_wire.wire.session.counts import messages_in
 
 _SEND: Final = NUMBERS["SEND"]
 _COST: Final = 512  # bytes of memory that a row takes, besides its texts and payload
-_HIDDEN: Final = "no checksum covers the entry, and credentials may be in it: it is not opened"
+_HIDDEN_NOTE: Final = "no checksum covers the entry, and credentials may be in it: it is not opened"
 
 
 class MessageRows:
@@ -52,7 +52,7 @@ class MessageRows:
             return
         common = self._make_entry_fields(frame, metadata)
         if hides_entry(frame):
-            self._append(common | {"note": _HIDDEN})
+            self._append(common | {"note": _HIDDEN_NOTE})
             return
         if is_chunk(metadata):
             size = metadata.uncompressed_size or metadata.total_chunk_msg_size
@@ -62,7 +62,7 @@ class MessageRows:
         note = "; ".join(entry.notes) or None
         for message in entry.messages or [Message(None, metadata, None)]:
             self._append(common | self._make_message_fields(message) | {"note": note})
-            note = None  # it is about the entry
+            note = None  # only the first row has it, as it is about the entry
 
     def _append(self, row: Row) -> None:
         self._rows.append(row)
@@ -114,7 +114,7 @@ class MessageRows:
         return row
 
     def _make_metadata_fields(self, metadata: Any) -> Row:
-        """Return the fields that messages in a batch have of their own."""
+        """Return the fields that each message in a batch has of its own."""
         has = metadata.HasField
         row: Row = {name: to_signed(getattr(metadata, name)) for name in _NUMBERS if has(name)}
         if metadata.null_value:

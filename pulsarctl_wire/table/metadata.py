@@ -21,7 +21,7 @@ _NUMBERS_OF_METADATA: Final = (
     *("txnid_least_bits", "txnid_most_bits", "marker_type", "uncompressed_size"),
 )
 _MAX_CACHED_KEY: Final = 256  # bytes of a key whose hash is cached
-_MAX_ENTRIES: Final = 16_384  # whose payloads are known to decompress
+_MAX_INTACT: Final = 16_384  # entries that are remembered as intact
 
 
 def find_unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Examiner:
 
     def __init__(self) -> None:
         self._budget = Budget()
-        self._intact: dict[bytes, None] = {}  # checksums of the last payloads whose sizes are right
+        self._intact: dict[bytes, None] = {}  # checksums of the last entries whose sizes are right
 
     def examine(self, frame: Frame) -> Iterator[tuple[str, int]]:
         """Yield the columns about damage of a SEND or MESSAGE that is not cut, if any."""
@@ -94,15 +94,15 @@ class Examiner:
     def _inspect(self, frame: Frame, metadata: MessageMetadata | None) -> Inspection:
         """Return what is wrong with the sizes of an entry with a right checksum."""
         if metadata is None or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
-            return _RIGHT
+            return _NO_DAMAGE
         key = frame.stored_checksum
         if frame.checksum != "valid" or key in self._intact:
-            return _RIGHT
+            return _NO_DAMAGE
         inspection = inspect_entry(metadata, frame.payload, self._budget)
-        if inspection == _RIGHT:
+        if inspection == _NO_DAMAGE:
             self._intact[key] = None
-            bound(self._intact, _MAX_ENTRIES)
+            bound(self._intact, _MAX_INTACT)
         return inspection
 
 
-_RIGHT: Final = Inspection()
+_NO_DAMAGE: Final = Inspection()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 GROUP_ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
 GATHERED: Final = 32 * 1024 * 1024
-"""Bytes of rows that are worth a row group, however few they are."""
+"""Bytes of rows that are worth a row group, however few the rows are."""
 
 _DIFFERENCES: Final = (
     *("packet_offset", "time_ns", "start_time_ns", "stream_offset", "request_id", "sequence_id"),
@@ -24,8 +24,8 @@ _DIFFERENCES: Final = (
 )
 """Columns of many different numbers, stored as differences. Most others use a dictionary."""
 
-_VARIOUS: Final = ("command_json", "payload", "payload_crc", "value", *TIMES)
-"""Columns of many different texts or digests; and times, which take no more space than their differences."""
+_PLAIN: Final = ("command_json", "payload", "payload_crc", "value", *TIMES)
+"""Columns stored as they are: many different texts or digests, and times, where differences save nothing."""
 
 _SPARK: Final = "org.apache.spark.sql.parquet.row.metadata"
 """Where Spark looks for the columns of a file, with comments."""
@@ -43,12 +43,12 @@ def writer(target: Any, schema: Any, **options: Any) -> Any:
         schema,
         compression="zstd",
         compression_level=3,
-        use_dictionary=[path for path in paths if path not in (*_DIFFERENCES, *_VARIOUS)],
+        use_dictionary=[path for path in paths if path not in (*_DIFFERENCES, *_PLAIN)],
         column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in _DIFFERENCES},
         write_batch_size=8_192,
         **options,
     )
-    # In the metadata of the Arrow schema it would be stored twice.
+    # Not in the metadata of the Arrow schema, which would be stored twice.
     parquet.add_key_value_metadata({_SPARK: json.dumps(_to_spark(schema), separators=(",", ":"))})
     return parquet
 
@@ -114,7 +114,7 @@ def _list_leaves(schema: Any) -> list[str]:
 
 
 def _to_spark(type_: Any) -> Any:
-    """Return an Arrow type or schema as Spark writes types as JSON."""
+    """Return an Arrow type or schema in the JSON form that Spark has for types."""
     if isinstance(type_, pa.Schema) or pa.types.is_struct(type_):
         fields = [
             {"name": field.name, "type": _to_spark(field.type), "nullable": True, "metadata": _comment(field)}

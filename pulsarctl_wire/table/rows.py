@@ -1,4 +1,4 @@
-"""Makes rows one by one: those of gaps and connections. frames.py makes those of frames by the batch."""
+"""Makes rows one by one, for gaps and connections. frames.py makes the rows of frames in batches."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

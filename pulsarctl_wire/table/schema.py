@@ -19,7 +19,7 @@ READABLE: Final = ("3", "4", "5", VERSION)
 """The versions that reports read. Earlier ones lack columns."""
 
 DETAIL: Final = b"pwire.detail"
-"""The key in the Parquet metadata of a table's detail, if it does not hold all frames."""
+"""The key in the Parquet metadata under which a table that does not hold all frames has its detail."""
 
 COMMENT: Final = b"comment"
 """The key of a column's meaning in the metadata of its Arrow field, as in Delta Lake and Spark."""
@@ -69,8 +69,8 @@ def for_pandas(schema: Any) -> Any:
         if field.type in _PANDAS
         for plain, nullable in [_PANDAS[field.type]]
     ]
-    about = {"columns": columns, "index_columns": [], "column_indexes": []}
-    text = json.dumps(about, separators=(",", ":"))
+    description = {"columns": columns, "index_columns": [], "column_indexes": []}
+    text = json.dumps(description, separators=(",", ":"))
     return schema.with_metadata((schema.metadata or {}) | {b"pandas": text.encode()})
 
 
@@ -127,7 +127,7 @@ _HOST: Final = (
 )
 
 
-def _place(file: str, time: str) -> list[Any]:
+def _make_place_columns(file: str, time: str) -> list[Any]:
     """Return the columns that say where something was captured, with the meanings of `file` and `time_ns`."""
     return [
         _text("file", file),
@@ -140,7 +140,7 @@ def _place(file: str, time: str) -> list[Any]:
     ]
 
 
-_REPORTED: Final = [
+_REPORT_COLUMNS: Final = [
     _int64(
         "reported_ns",
         "when it was decoded, if it or what was decoded with it had waited for other bytes: "
@@ -151,7 +151,7 @@ _REPORTED: Final = [
         "reported_place", "its place among what was decoded together with it then, from 1; otherwise null"
     ),
 ]
-_NUMBER: Final = [
+_CONNECTION_COLUMNS: Final = [
     _int64("connection", "TCP connections of the table, counted from 0 in order of appearance"),
     _text(
         "uid",
@@ -161,14 +161,14 @@ _NUMBER: Final = [
 ]
 
 
-def _ends(offset: str) -> list[Any]:
+def _make_end_columns(offset: str) -> list[Any]:
     """Return the columns that say who sent something to whom, with the meaning of `stream_offset`."""
     return [
         _text("src_ip", "sender's address; null if there are no packets"),
         _int32("src_port", "sender's port"),
         _text("dst_ip", "receiver's address"),
         _int32("dst_port", "receiver's port"),
-        *_NUMBER,
+        *_CONNECTION_COLUMNS,
         _bool("to_broker", "true from client to broker"),
         _int64("stream_offset", offset, "bytes"),
     ]
@@ -195,13 +195,13 @@ _TOPIC: Final = [
 
 FRAMES: Final = _table(
     [
-        *_place(
+        *_make_place_columns(
             "source that holds the packet which completed the frame, by the name that was given",
             "when its last byte was captured; null if the source has no times",
         ),
         _int64("start_time_ns", "when its first byte was captured; null if that was in the same packet", _NS),
-        *_REPORTED,
-        *_ends(_FRAME_OFFSET),
+        *_REPORT_COLUMNS,
+        *_make_end_columns(_FRAME_OFFSET),
         _BROKER,
         _text(
             "command",
@@ -319,12 +319,12 @@ FRAMES: Final = _table(
 
 GAPS: Final = _table(
     [
-        *_place(
+        *_make_place_columns(
             "source that holds the packet which revealed it",
             "when that packet was captured; null if the source has no times",
         ),
-        *_REPORTED,
-        *_ends("where it begins in its direction of the connection"),
+        *_REPORT_COLUMNS,
+        *_make_end_columns("where it begins in its direction of the connection"),
         _text(
             "kind",
             "gap: bytes that were sent and never captured; malformed: captured bytes that are not a frame",
@@ -343,11 +343,11 @@ GAPS: Final = _table(
 
 CONNECTIONS: Final = _table(
     [
-        *_place(
+        *_make_place_columns(
             "source that holds its first packet",
             "when that packet was captured; null if the source has no times",
         ),
-        *_NUMBER,
+        *_CONNECTION_COLUMNS,
         _text("client_ip", "the client's address; null if there are no packets"),
         _int32("client_port", "the client's port"),
         _text("server_ip", "the server's address: a broker or proxy"),
@@ -377,11 +377,11 @@ CONNECTIONS: Final = _table(
 
 MESSAGES: Final = _table(
     [
-        *_place(
+        *_make_place_columns(
             "source that holds the packet which completed its frame",
             "when the last byte of its frame was captured; null if the source has no times",
         ),
-        *_ends(_FRAME_OFFSET),
+        *_make_end_columns(_FRAME_OFFSET),
         _text("command", "SEND or MESSAGE"),
         *_TOPIC,
         _text("producer", "name of the producer"),
@@ -433,7 +433,7 @@ FINDINGS: Final = pa.schema(
         *((name, pa.string()) for name in ("explanation", "advice", "evidence")),
     ]
 )
-"""What the report `findings` has (docs/reports.md)."""
+"""The columns of the report `findings` (docs/reports.md)."""
 
 
 def describe(schema: Any, detail: str) -> Any:
