@@ -12,7 +12,7 @@ ENDED: Final = "ended"
 
 
 def write_json(directory: Path, name: str, value: Any) -> None:
-    """Write `name`.json at once, so that nobody reads half of it."""
+    """Write `name`.json atomically, so that nobody reads half of it."""
     temporary = directory / f"{name}.json.new"
     temporary.write_bytes(json.encode(value))
     temporary.replace(directory / f"{name}.json")

@@ -1,4 +1,4 @@
-"""Reads a store, also while it is written.
+"""Reads a store, also while another process writes to it.
 
 A position is the place of an event among all, from 0. Memory is bounded, whatever the size of the store.
 """
@@ -18,12 +18,12 @@ from pulsarctl_wire.store.segment import unpack
 from pulsarctl_wire.store.writer import ANSWER, ENTRY
 from pulsarctl_wire.wire.frame import Event, Frame
 
-_KEPT: Final = 8  # segments in memory
-_MAX_SEGMENT: Final = 256 * 1024 * 1024  # bytes when decompressed: a few of the largest frames
+_CACHED_SEGMENTS: Final = 8  # segments in memory
+_MAX_SEGMENT_SIZE: Final = 256 * 1024 * 1024  # bytes when decompressed: a few of the largest frames
 
 
 class Dropped(StoreError):
-    """Events that are not kept any more."""
+    """The error for events that are not kept any more."""
 
 
 class StoreReader:
@@ -35,12 +35,13 @@ class StoreReader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.count = 0
+        # the fields of `ENTRY`, by segment
         self._files = array("I")
         self._sizes = array("I")
         self._offsets = array("Q")
         self._positions = array("Q")
         self._numbers = array("Q")
-        self._read = 0  # bytes of the index
+        self._index_size = 0  # bytes of the index that were read
         self._segments: OrderedDict[int, list[Event]] = OrderedDict()
         self._decompress = zstandard.ZstdDecompressor().decompress
 
@@ -48,7 +49,7 @@ class StoreReader:
         """Look for events that were written since; return whether there are any. Raises StoreError."""
         try:
             with open(self.directory / "index", "rb") as stream:
-                stream.seek(self._read)
+                stream.seek(self._index_size)
                 data = stream.read()
         except FileNotFoundError:
             return False
@@ -61,7 +62,7 @@ class StoreReader:
             self._offsets.append(offset)
             self._positions.append(position)
             self._numbers.append(number)
-        self._read += len(data)
+        self._index_size += len(data)
         if data:
             last = len(self._files) - 1
             self.count = self._positions[last] + len(self._load(last))
@@ -77,7 +78,7 @@ class StoreReader:
     def batches(self, position: int = 0) -> Iterator[tuple[int, list[Event]]]:
         """Yield the events from `position` on, some at a time, with the position of the first one.
 
-        Raises StoreError. Those that are not kept any more are left out.
+        Events that are not kept any more are left out. Raises StoreError.
         """
         segment = max(bisect_right(self._positions, position) - 1, 0)
         while segment < len(self._files):
@@ -92,7 +93,7 @@ class StoreReader:
             segment += 1
 
     def position_of(self, number: int) -> int | None:
-        """Return the position of the frame with this number; None if it is not there."""
+        """Return the position of the frame with this number; None if it is not there. Raises StoreError."""
         segment = bisect_right(self._numbers, number) - 1
         if segment < 0:
             return None
@@ -115,7 +116,7 @@ class StoreReader:
         events = self._segments.get(segment)
         if events is None:
             events = self._segments[segment] = self._restore(segment)
-            if len(self._segments) > _KEPT:
+            if len(self._segments) > _CACHED_SEGMENTS:
                 self._segments.popitem(last=False)
         else:
             self._segments.move_to_end(segment)
@@ -127,7 +128,7 @@ class StoreReader:
             with path.open("rb") as stream:
                 stream.seek(self._offsets[segment])
                 data = stream.read(self._sizes[segment])
-            return restore(unpack(self._decompress(data, max_output_size=_MAX_SEGMENT)))
+            return restore(unpack(self._decompress(data, max_output_size=_MAX_SEGMENT_SIZE)))
         except FileNotFoundError:
             raise Dropped(f"{path.name} is not kept any more") from None
         except (OSError, zstandard.ZstdError) as error:

@@ -1,6 +1,6 @@
-"""Events as rows of plain data, which are packed in segments; from a row its event can be made again.
+"""Packs events as rows of plain data in segments, and makes events from rows again.
 
-A frame's own parts are read from its bytes again. A row has the bytes, and what its connection's state knew.
+The row of a frame has its bytes, and what its connection's state knew. The rest is read from the bytes again.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _HTTP: Final[Sequence[str]] = [
     *("size", "status", "method", "target", "kind", "topic", "namespace", "latency_ns", "partial"),
 ]
 
-_of_connection: Final = attrgetter(*_CONNECTION)
-_of_malformed: Final = attrgetter(*_PLACE, "reason", "raw", "size", "protocol")
-_of_gap: Final = attrgetter(*_PLACE, "size")
-_of_http: Final = attrgetter(*_PLACE, *_HTTP, "fields")
+_pack_connection: Final = attrgetter(*_CONNECTION)
+_pack_malformed: Final = attrgetter(*_PLACE, "reason", "raw", "size", "protocol")
+_pack_gap: Final = attrgetter(*_PLACE, "size")
+_pack_http: Final = attrgetter(*_PLACE, *_HTTP, "fields")
 
 
 def pack(events: Sequence[Event]) -> bytes:
@@ -36,11 +36,11 @@ def pack(events: Sequence[Event]) -> bytes:
     for index, frame in enumerate(frames):
         if frame.schema is not None or frame.joined is not None:
             specials[index] = _pack_special(frame, schemas)
-    rows = [_of_frame(frame) for frame in frames]
-    return encode((list(map(_of_connection, connections.values())), rows, others, specials, list(schemas)))
+    rows = [_pack_frame(frame) for frame in frames]
+    return encode((list(map(_pack_connection, connections.values())), rows, others, specials, list(schemas)))
 
 
-def _of_frame(frame: Frame) -> tuple[Any, ...]:
+def _pack_frame(frame: Frame) -> tuple[Any, ...]:
     """Return a frame's row: its connection, its bytes, its `_PLACE`, and what its bytes do not tell."""
     # fmt: off
     return (
@@ -64,12 +64,12 @@ def _pack_others(events: Sequence[Event]) -> list[tuple[int, int, str, Any]]:
     for position, event in enumerate(events):
         index = event.connection.index
         if isinstance(event, Malformed):
-            rows.append((position, index, "malformed", _of_malformed(event)))
+            rows.append((position, index, "malformed", _pack_malformed(event)))
         elif isinstance(event, Gap):
-            rows.append((position, index, "gap", _of_gap(event)))
+            rows.append((position, index, "gap", _pack_gap(event)))
         elif isinstance(event, HttpMessage):
-            request = None if event.request is None else _of_http(event.request)
-            rows.append((position, index, "http", (_of_http(event), request)))
+            request = None if event.request is None else _pack_http(event.request)
+            rows.append((position, index, "http", (_pack_http(event), request)))
     return rows
 
 
@@ -85,7 +85,7 @@ def _restore(segment: Segment) -> list[Event]:
     connections = {}
     for row in segment.connections:
         connection = connections[row[0]] = Connection(row[0])
-        _set(connection, _CONNECTION, row)
+        _set_fields(connection, _CONNECTION, row)
     schemas = list(map(Schema.FromString, segment.schemas))
     events: list[Event] = [_restore_frame(values, connections) for values in segment.frames]
     for index, special in segment.specials.items():
@@ -102,20 +102,20 @@ def _seal(nonce: bytes, recipients: list[tuple[str, bytes]]) -> Seal:
     return Seal(nonce, tuple(recipients))
 
 
-def _set(thing: Any, names: Sequence[str], values: Sequence[Any]) -> None:
+def _set_fields(target: Any, names: Sequence[str], values: Sequence[Any]) -> None:
     for name, value in zip(names, values, strict=True):
         is_pair = name == "reported" and value is not None
-        setattr(thing, name, tuple(value) if is_pair else value)  # msgpack has only lists
+        setattr(target, name, tuple(value) if is_pair else value)  # msgpack has only lists
 
 
 def _restore_frame(row: list[Any], connections: dict[int, Connection]) -> Frame:
-    index, raw, partial, to_broker, offset, time_ns, packet, packets, reported, *known = row
+    index, raw, partial, to_broker, offset, time_ns, packet, packets, reported, *fields = row
     make = build_cut_frame if partial else read_frame
     frame = make(raw, connections[index], to_broker, offset, time_ns, packet)
     frame.packets, frame.reported = packets, None if reported is None else tuple(reported)
-    frame.number, frame.start_ns, frame.topic, frame.subscription, frame.producer = known[:5]
-    sent, frame.request, frame.request_offset, frame.request_type, frame.resend_of = known[5:10]
-    frame.latency_ns, frame.notes = known[10:]
+    frame.number, frame.start_ns, frame.topic, frame.subscription, frame.producer = fields[:5]
+    sent, frame.request, frame.request_offset, frame.request_type, frame.resend_of = fields[5:10]
+    frame.latency_ns, frame.notes = fields[10:]
     frame.sent = None if sent is None else tuple(sent)
     return frame
 
@@ -123,15 +123,15 @@ def _restore_frame(row: list[Any], connections: dict[int, Connection]) -> Frame:
 def _restore_other(kind: str, values: list[Any], connection: Connection) -> Event:
     if kind == "gap":
         gap = Gap(0, connection, True)
-        _set(gap, (*_PLACE, "size"), values)
+        _set_fields(gap, (*_PLACE, "size"), values)
         return gap
     if kind == "malformed":
         malformed = Malformed("", b"", 0, connection, True)
-        _set(malformed, (*_PLACE, "reason", "raw", "size", "protocol"), values)
+        _set_fields(malformed, (*_PLACE, "reason", "raw", "size", "protocol"), values)
         return malformed
     message = HttpMessage(connection, True)
-    _set(message, (*_PLACE, *_HTTP, "fields"), values[0])
+    _set_fields(message, (*_PLACE, *_HTTP, "fields"), values[0])
     if values[1] is not None:
         message.request = HttpMessage(connection, True)
-        _set(message.request, (*_PLACE, *_HTTP, "fields"), values[1])
+        _set_fields(message.request, (*_PLACE, *_HTTP, "fields"), values[1])
     return message

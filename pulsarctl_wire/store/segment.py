@@ -1,6 +1,6 @@
 """What a segment of a store holds, and its bytes: msgpack.
 
-Not compiled with rows.py: compiled classes lose the keywords of msgspec's.
+Apart from rows.py, which is compiled: compiled classes lose the keyword arguments of msgspec's `Struct`.
 """
 
 from typing import Annotated, Any, Final
@@ -14,7 +14,7 @@ _Row = Annotated[list[Any], Meta(min_length=21, max_length=21)]
 
 
 class Special(Struct, array_like=True):
-    """What few frames have: the payload of all chunks with its seals, and the schema, by its number."""
+    """What few frames have: payload of all chunks, its seals, index in `Segment.schemas` (-1: no schema)."""
 
     joined: bytes | None
     seals: list[tuple[tuple[bytes, list[tuple[str, bytes]]] | None, int]]
@@ -22,11 +22,11 @@ class Special(Struct, array_like=True):
 
 
 class Segment(Struct, array_like=True):
-    """Some hundred events in a row.
+    """Some hundred consecutive events.
 
-    connections    of the events, with the values of `_CONNECTION`
-    frames         a row each, as `_of_frame` of rows.py makes it
-    others         other events: their positions among all, and their rows, the kind first
+    connections    of the events: the values of `_CONNECTION` in rows.py
+    frames         a row each, as `_pack_frame` in rows.py makes it
+    others         other events: position in the segment, index of the connection, kind, values
     specials       by the frame's index in `frames`
     schemas        encoded
     """
@@ -42,7 +42,7 @@ class Segment(Struct, array_like=True):
 
 
 encode: Final = Encoder().encode
-"""Packs what a `Segment` consists of, as a tuple."""
+"""Encode a tuple of the fields of a `Segment`."""
 
 _decode: Final = Decoder(Segment).decode
 

@@ -25,22 +25,22 @@ ENTRY: Final = struct.Struct("<IIQQQ")
 """File, bytes and offset of a segment, position of its first event, number of its first frame."""
 
 ANSWER: Final = struct.Struct("I")
-"""A number of a frame in the file of answers."""
+"""The number of a frame, in the file of answers."""
 
 FILE_SIZE: Final = 64 * 1024 * 1024
 """Bytes after which another file begins."""
 
-_EVENTS: Final = 512  # in a segment
-_SEGMENT: Final = 1024 * 1024  # bytes of frames in a segment, or a little more
-_FIRST: Final = 64  # events of the first segment: something to look at
+_MAX_EVENTS: Final = 512  # events in a segment
+_MAX_BYTES: Final = 1024 * 1024  # bytes of frames in a segment, or a little more
+_FIRST_EVENTS: Final = 64  # events in the first segment: few, so that there is soon something to look at
 _GROWTH: Final = 1024 * 1024  # frames by which the file of answers grows
-_MAX_ANSWERED: Final = 2**32
+_NUMBER_LIMIT: Final = 2**32  # numbers from here on do not fit in `ANSWER`
 
 
 class StoreWriter:
     """A writer of a new store in an empty `directory`, of at most about `limit` bytes (None: no limit).
 
-    `count` is the number of events so far. Its methods raise OSError, if a disk is full, say.
+    `count` is the number of events so far. The methods raise OSError, for example if the disk is full.
     """
 
     def __init__(self, directory: Path, limit: int | None = None) -> None:
@@ -57,7 +57,7 @@ class StoreWriter:
         self._stream = self._open()
         self._answers = open(directory / "answers", "x+b")  # noqa: SIM115
         self._map: mmap | None = None
-        self._numbers = memoryview(b"").cast("I")  # of answers, by those of requests
+        self._numbers = memoryview(b"").cast("I")  # of the answers, by the numbers of their requests
         self._size = 0  # bytes of the current file
         self._sizes: list[int] = []  # of the files before it; 0: deleted
 
@@ -65,18 +65,21 @@ class StoreWriter:
         return open(self.directory / f"events.{self._file}", "xb", buffering=0)
 
     def add(self, events: Sequence[Event]) -> None:
-        """Add events; those of the last part of a segment can be read after the next `flush`."""
+        """Add events. Those in a segment that is not full yet can be read after the next `flush`."""
         self._pending += events
         for event in events:  # compiled, this is much faster than a sum
             self._pending_bytes += len(event.raw) if isinstance(event, Frame) else event.size
         self.count += len(events)
-        if len(self._pending) >= (_EVENTS if self._written else _FIRST) or self._pending_bytes > _SEGMENT:
+        if (
+            len(self._pending) >= (_MAX_EVENTS if self._written else _FIRST_EVENTS)
+            or self._pending_bytes > _MAX_BYTES
+        ):
             self.flush()
 
     def flush(self) -> None:
         """Write what has been added."""
         while self._pending:
-            events, self._pending = self._pending[:_EVENTS], self._pending[_EVENTS:]
+            events, self._pending = self._pending[:_MAX_EVENTS], self._pending[_MAX_EVENTS:]
             self._write(events)
         self._pending_bytes = 0
 
@@ -109,7 +112,7 @@ class StoreWriter:
     def _link(self, frames: list[Any]) -> None:
         """Note which requests these frames answer."""
         last = self._number - 1
-        if last >= _MAX_ANSWERED:
+        if last >= _NUMBER_LIMIT:
             return
         if last >= len(self._numbers):
             self._grow(last)
