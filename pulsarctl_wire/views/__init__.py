@@ -49,8 +49,8 @@ __all__ = [
 
 def show_plain(payload: bytes) -> tuple[str, str]:
     """Return the view and value of a payload without schema (the usual case): text, or hexadecimal digits."""
-    text_value = plain_text(payload)
-    return ("hex", payload.hex()) if text_value is None else ("text", text_value)
+    text = plain_text(payload)
+    return ("hex", payload.hex()) if text is None else ("text", text)
 
 
 def show(content: Content) -> Shown:

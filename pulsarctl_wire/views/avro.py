@@ -13,7 +13,7 @@ hold the Reads of their parts. The Read of a recursive schema refers to itself.
     bytes, string   long size, bytes                        -count is followed by the size in bytes
     fixed           bytes                   union, enum     index as long, then the branch's value
 
-No payload or schema can make it build more than MAX_VALUES values (then the values so far are kept),
+No payload or schema can make the view build more than MAX_VALUES values (then the values so far are kept),
 or go deeper than MAX_DEPTH. This is needed, as items of size 0 and records that contain themselves may take
 no bytes in the payload.
 """
@@ -191,7 +191,7 @@ _TIMES: dict[tuple[str, str], tuple[int, Callable[[int], str | None]]] = {
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Return whether it is an Avro schema."""
+    """Return whether ``schema`` is an Avro schema."""
     return schema.type == PulsarApi_pb2.Schema.Avro
 
 
@@ -220,35 +220,35 @@ def compile_schema(schema: PulsarApi_pb2.Schema) -> Read:
 _readers = SchemaCache(compile_schema)
 
 
-def _compile(kind: Type, reads: dict[int, Read]) -> Read:
+def _compile(avro_type: Type, reads: dict[int, Read]) -> Read:
     """Make the Read of a type; ``reads`` are those so far, by the id of their type."""
-    if id(kind) not in reads:
-        if kind["type"] == "record":
+    if id(avro_type) not in reads:
+        if avro_type["type"] == "record":
             fields: list[tuple[str, int, Read]] = []
-            reads[id(kind)] = record(fields)  # before its fields, as they may contain it
-            for field in kind["fields"]:
+            reads[id(avro_type)] = record(fields)  # before its fields, as they may contain it
+            for field in avro_type["fields"]:
                 name = field["name"]
                 fields.append((name, name_cost(name), _compile(field["type"], reads)))
         else:
-            reads[id(kind)] = _compile_other(kind, reads)
-    return reads[id(kind)]
+            reads[id(avro_type)] = _compile_other(avro_type, reads)
+    return reads[id(avro_type)]
 
 
-def _compile_other(kind: Type, reads: dict[int, Read]) -> Read:
-    name = kind["type"]
+def _compile_other(avro_type: Type, reads: dict[int, Read]) -> Read:
+    name = avro_type["type"]
     if name == "union":
-        return union([_compile(branch, reads) for branch in kind["branches"]])
+        return union([_compile(branch, reads) for branch in avro_type["branches"]])
     if name in ("array", "map"):
-        items = _compile(kind["items"], reads)
+        items = _compile(avro_type["items"], reads)
         return array(items) if name == "array" else mapping(items)
     if name == "enum":
-        return enumeration(kind["symbols"])
-    return _fixed(kind) if name == "fixed" else _logical(kind) or _PRIMITIVES[name]
+        return enumeration(avro_type["symbols"])
+    return _fixed(avro_type) if name == "fixed" else _logical(avro_type) or _PRIMITIVES[name]
 
 
-def _logical(schema: Type) -> Read | None:
+def _logical(avro_type: Type) -> Read | None:
     """Make the Read for a primitive's logical type; None if it has none, or an unknown one."""
-    kind, logical = schema["type"], schema.get(LOGICAL, "")
+    kind, logical = avro_type["type"], avro_type.get(LOGICAL, "")
     if (kind, logical) in _TIMES:
         unit, convert = _TIMES[kind, logical]
 
@@ -259,23 +259,23 @@ def _logical(schema: Type) -> Read | None:
 
         return read
     if kind == "bytes" and logical == "decimal":
-        return _decimal(schema, read_raw)
+        return _decimal(avro_type, read_raw)
     return None
 
 
-def _fixed(schema: Type) -> Read:
-    size, logical = schema["size"], schema.get(LOGICAL)
+def _fixed(avro_type: Type) -> Read:
+    size, logical = avro_type["size"], avro_type.get(LOGICAL)
     if size == 12 and logical == "duration":
         return convert_values(fixed_reader(size), iso_duration)
     if size == 16 and logical == "uuid":
         return convert_values(fixed_reader(size), uuid_text)
     if logical == "decimal":
-        return _decimal(schema, fixed_reader(size))
+        return _decimal(avro_type, fixed_reader(size))
     return convert_values(fixed_reader(size), as_base64)
 
 
-def _decimal(schema: Type, read: Callable[[Cursor], bytes]) -> Read:
-    scale: Json = schema.get("scale", 0)
+def _decimal(avro_type: Type, read: Callable[[Cursor], bytes]) -> Read:
+    scale: Json = avro_type.get("scale", 0)
     if not isinstance(scale, int) or not 0 <= scale <= MAX_SCALE:
         return convert_values(read, as_base64)
     return convert_values(read, partial(decimal_text, scale=scale))

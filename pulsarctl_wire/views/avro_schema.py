@@ -1,13 +1,13 @@
 """Avro schemas with their names resolved: the view, the encoder and the broker's rules start from these.
 
 Every type becomes an object, a `Type`; a name becomes the object that defines it, so an object may contain
-itself. `definition` is the JSON that defines the type, if it has members of its own.
+itself. A type that a JSON object defines also has that object, as its member `definition`.
 
     null ... string  {"type": "int", "logicalType": "date", "scale": 2, "precision": 4}, as far as present
     array, map       {"type": "map", "items": Type}
     union            {"type": "union", "branches": [Type]}
     enum             {"type": "enum", "name": full name, "symbols": [...]}
-    fixed            {"type": "fixed", "name": full name, "size": 2}, and as primitives
+    fixed            {"type": "fixed", "name": full name, "size": 2}, and a logical type as above
     record, error    {"type": "record", "name": full name, "fields": [{"name": ..., "type": Type, ...}]}
 """
 
@@ -69,7 +69,7 @@ class Resolver:
         kind = schema["type"]
         resolved = {"type": "record" if kind == "error" else kind, "name": name, "definition": schema}
         if kind == "enum":
-            resolved["symbols"] = [_check_name(symbol) for symbol in _list(schema, "symbols")]
+            resolved["symbols"] = [_check_name(symbol) for symbol in _get_list(schema, "symbols")]
         elif kind == "fixed":
             size = schema.get("size")
             if not isinstance(size, int) or size < 0:
@@ -77,9 +77,9 @@ class Resolver:
             resolved |= {"size": size, **_logical(schema)}
         self.define(resolved)
         if resolved["type"] == "record":
-            space = name.rpartition(".")[0]
-            fields = _list(schema, "fields")
-            resolved["fields"] = [self._resolve_field(field, space, depth) for field in fields]
+            inner_namespace = name.rpartition(".")[0]
+            fields = _get_list(schema, "fields")
+            resolved["fields"] = [self._resolve_field(field, inner_namespace, depth) for field in fields]
         return resolved
 
     def _resolve_field(self, field: Any, namespace: str, depth: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _qualify(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _list(schema: dict[str, Any], name: str) -> list[Any]:
+def _get_list(schema: dict[str, Any], name: str) -> list[Any]:
     items = schema.get(name)
     if not isinstance(items, list):
         raise ValueError(f"the schema lacks a list of {name}")

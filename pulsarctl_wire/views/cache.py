@@ -87,7 +87,7 @@ class SchemaCache(Generic[Compiled]):
 
 
 def schema_json(text: bytes | str, title: str = "the schema") -> Any:
-    """Parse the JSON in a schema. ValueError if it is invalid; ``title`` names it there.
+    """Parse the JSON in a schema. ValueError if it is invalid; ``title`` is what the error calls it.
 
     orjson also refuses deep nesting, lone surrogates and integers with too many digits.
     """

@@ -26,7 +26,7 @@ MAX_REASON = 160
 ESCAPED_STEP = 8
 """How many bytes of a text that is not UTF-8 count as one more value."""
 FAILED_COST = 8
-"""The number of values that a payload counts as if it does not match its schema."""
+"""How many values a payload that does not match its schema counts as."""
 
 NAME_STEP = 16
 """How many characters of a schema's name count as one more value, each time the name is repeated."""

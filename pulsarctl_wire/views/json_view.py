@@ -1,6 +1,6 @@
 """The view of payloads with a Json schema: the parsed JSON.
 
-The schema's data (an Avro record) is not needed to read it. Numbers keep their value: integers
+The schema's data (an Avro record) is not needed for that. Numbers keep their value: integers
 beyond 64 bits, and floats beyond a double's range, are shown as the digits that were sent.
 """
 
@@ -12,11 +12,11 @@ import math
 from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Content, Json, Shown
 from pulsarctl_wire.wire import PulsarApi_pb2
 
-_INT64_DIGITS = 20  # of 2^64-1; Python needs quadratic time for a million of them
+_MAX_DIGITS = 20  # of 2^64-1, or of -2^63 and its sign; Python needs quadratic time for a million
 
 
 def _integer(digits: str) -> int | str:
-    if len(digits) > _INT64_DIGITS:
+    if len(digits) > _MAX_DIGITS:
         return digits
     number = int(digits)
     return number if -(1 << 63) <= number < 1 << 64 else digits
@@ -32,7 +32,7 @@ _decode = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constan
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Return whether it is a Json schema. Without one no payload is treated as JSON."""
+    """Return whether ``schema`` is a Json schema. Without such a schema no payload is treated as JSON."""
     return schema.type == PulsarApi_pb2.Schema.Json
 
 

@@ -39,7 +39,7 @@ class KeyValueView:
         self._show_part = show_part
 
     def fits(self, schema: PulsarApi_pb2.Schema) -> bool:
-        """Return whether it is a KeyValue schema."""
+        """Return whether ``schema`` is a KeyValue schema."""
         return schema.type == PulsarApi_pb2.Schema.KeyValue
 
     def show(self, content: Content) -> Shown:

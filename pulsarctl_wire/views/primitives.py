@@ -68,7 +68,7 @@ FORMS: dict[int, tuple[struct.Struct, Callable[..., Json]]] = {
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Return whether it is a primitive schema."""
+    """Return whether ``schema`` is a primitive schema."""
     return schema.type == _Schema.String or schema.type in FORMS
 
 
@@ -80,10 +80,10 @@ def show(content: Content) -> Shown:
     assert content.schema is not None
     if content.schema.type == _Schema.String:
         return Shown("text", content.payload.decode())
-    form, convert = FORMS[content.schema.type]
-    if len(content.payload) != form.size:
-        raise ValueError(f"the payload has {len(content.payload)} bytes, not {form.size}")
-    numbers: tuple[Any, ...] = form.unpack(content.payload)
+    layout, convert = FORMS[content.schema.type]
+    if len(content.payload) != layout.size:
+        raise ValueError(f"the payload has {len(content.payload)} bytes, not {layout.size}")
+    numbers: tuple[Any, ...] = layout.unpack(content.payload)
     name, value = _Schema.Type.Name(content.schema.type).lower(), convert(*numbers)
     if value is not None:
         return Shown(name, value)

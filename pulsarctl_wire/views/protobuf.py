@@ -53,7 +53,7 @@ MAX_TYPES = 10_000
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Return whether it is a ProtobufNative or Protobuf schema."""
+    """Return whether ``schema`` is a ProtobufNative or Protobuf schema."""
     return schema.type in (PulsarApi_pb2.Schema.ProtobufNative, PulsarApi_pb2.Schema.Protobuf)
 
 
@@ -238,7 +238,7 @@ class Field:
     default: Json = 0
 
     def add(self, reader: Reader, wire: int, number: int, end: int, output: dict[str, Json]) -> bool:
-        """Read the field into ``output``; returns False if the wire type is wrong for this field."""
+        """Read the field into ``output``; return False if the wire type is wrong for this field."""
         reader.spend(name_cost(self.name) - 1)
         if self.message is not None:
             if wire not in (SIZED, GROUP):
@@ -247,7 +247,7 @@ class Field:
         elif wire == self.wire:
             value = self.read(reader, end)
             if self.is_repeated:
-                self._list(output).append(value)
+                self._get_list(output).append(value)
             else:
                 output[self.name] = value
         elif wire == SIZED and self.is_repeated:
@@ -263,27 +263,27 @@ class Field:
             pair: dict[str, Json] = {}
             reader.read_nested(message, wire, number, end, pair)
             key, value = (_map_part(message, half, pair) for half in (1, 2))
-            self._object(output)[str(key).lower() if isinstance(key, bool) else str(key)] = value
+            self._get_object(output)[str(key).lower() if isinstance(key, bool) else str(key)] = value
         elif self.is_repeated:
             fields: dict[str, Json] = {}
-            self._list(output).append(fields)
+            self._get_list(output).append(fields)
             reader.read_nested(message, wire, number, end, fields)
         else:
-            reader.read_nested(message, wire, number, end, self._object(output))
+            reader.read_nested(message, wire, number, end, self._get_object(output))
 
     def _add_packed(self, reader: Reader, end: int, output: dict[str, Json]) -> None:
-        values = self._list(output)
+        values = self._get_list(output)
         stop = reader.read_end(end)
         while reader.at < stop and reader.spend():
             values.append(self.read(reader, stop))
 
-    def _list(self, output: dict[str, Json]) -> list[Json]:
+    def _get_list(self, output: dict[str, Json]) -> list[Json]:
         values = output.get(self.name)
         if not isinstance(values, list):
             values = output[self.name] = []
         return values
 
-    def _object(self, output: dict[str, Json]) -> dict[str, Json]:
+    def _get_object(self, output: dict[str, Json]) -> dict[str, Json]:
         values = output.get(self.name)
         if not isinstance(values, dict):
             values = output[self.name] = {}
@@ -429,6 +429,6 @@ def _enum_names(enum: EnumDescriptorProto) -> dict[int, str]:
 
 
 def _is_map_entry(descriptor: DescriptorProto, message: Message) -> bool:
-    """Return whether it is marked as a map's pair and is one: a scalar key in field 1, a value in field 2."""
+    """Return whether ``message`` is a map's pair: marked as one, with a scalar key (1) and a value (2)."""
     fields = message.fields
     return descriptor.options.map_entry and {1, 2} <= fields.keys() and fields[1].message is None

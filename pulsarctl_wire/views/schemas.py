@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 _Schema = PulsarApi_pb2.Schema
 
-_PLAIN = (
+_PLAIN_TYPES = (
     *("None", "String", "Json", "Bool", "Int8", "Int16", "Int32", "Int64", "Float", "Double"),
     *("Date", "Time", "Timestamp", "Instant", "LocalDate", "LocalTime", "LocalDateTime"),
 )
-_BY_NAME: dict[str, Any] = {name.lower(): _Schema.Type.Value(name) for name in _PLAIN}
-_BY_NAME["bytes"] = _BY_NAME["none"]  # the Java client sends Schema.BYTES as no schema at all
+_TYPES_BY_NAME: dict[str, Any] = {name.lower(): _Schema.Type.Value(name) for name in _PLAIN_TYPES}
+_TYPES_BY_NAME["bytes"] = _TYPES_BY_NAME["none"]  # the Java client sends Schema.BYTES as no schema at all
 _JAVA_NAMES = {"none": "Bytes", "bytes": "Bytes", "json": "", "bool": "Boolean"}
 _JAVA_NAMES |= {name: name.upper() for name in ("int8", "int16", "int32", "int64")}
 """The Java client's names for its schemas, where they differ from the names of the types."""
 
-_PAIRS = {"keyvalue": "INLINE", "keyvalue-separated": "SEPARATED"}
-_CHOICE = (
-    f"use avro:FILE, protobuf:FILE[:MESSAGE], or one of {', '.join(_BY_NAME)}; "
+_KEY_VALUE_ENCODINGS = {"keyvalue": "INLINE", "keyvalue-separated": "SEPARATED"}
+_TYPE_HINT = (
+    f"use avro:FILE, protobuf:FILE[:MESSAGE], or one of {', '.join(_TYPES_BY_NAME)}; "
     "also json:FILE, and keyvalue:KEY,VALUE or keyvalue-separated:KEY,VALUE with two such schemas"
 )
-_PROTOC = "write it with protoc --include_imports --descriptor_set_out=FILE"
-_DEFINES = ("{", "[", '"')  # a definition begins with one of these; the name of a file hardly ever does
-_RECORD = "give an Avro schema in JSON"
+_PROTOC_HINT = "write it with protoc --include_imports --descriptor_set_out=FILE"
+# A definition begins with one of these; the name of a file hardly ever does.
+_DEFINITION_STARTS = ("{", "[", '"')
+_AVRO_HINT = "give an Avro schema in JSON"
 _MAX_FILE = 16 * MAX_SCHEMA
 _MAX_NAMES = 8  # how many messages an error names
 
@@ -50,24 +51,24 @@ def parse_schema(spec: str) -> PulsarApi_pb2.Schema:
     --descriptor_set_out=FILE``. ``keyvalue:KEY,VALUE`` (INLINE) and ``keyvalue-separated:KEY,VALUE`` take
     two of these schemas; the name of the key's file must not contain a comma.
 
-    Reads the file. Raises ValueError if the type is unknown, or the file cannot be read or used. Its text
-    is one line that names the cause and how to fix it.
+    Reads the file. Raises ValueError if the type is unknown, or the file cannot be read or used. The
+    error is one line that names the cause and how to fix it.
     """
-    kind, _, file = spec.partition(":")
+    kind, _, argument = spec.partition(":")
     kind = kind.lower()
     if kind in ("avro", "protobuf"):
-        if not file:
+        if not argument:
             raise ValueError(f"schema {quote(spec)} names no file: use {kind}:FILE")
-        return _avro(file, _Schema.Avro) if kind == "avro" else _protobuf(file)
-    if kind == "json" and file:
-        return _avro(file, _Schema.Json)
-    if kind in _PAIRS and file:
-        return _key_value(kind, file)
-    if kind not in _BY_NAME:
-        raise ValueError(f"unknown schema type {quote(kind)}: {_CHOICE}")
-    if file:
+        return _avro(argument, _Schema.Avro) if kind == "avro" else _protobuf(argument)
+    if kind == "json" and argument:
+        return _avro(argument, _Schema.Json)
+    if kind in _KEY_VALUE_ENCODINGS and argument:
+        return _key_value(kind, argument)
+    if kind not in _TYPES_BY_NAME:
+        raise ValueError(f"unknown schema type {quote(kind)}: {_TYPE_HINT}")
+    if argument:
         raise ValueError(f"the schema type {kind} takes no file: use just {kind}")
-    number = _BY_NAME[kind]
+    number = _TYPES_BY_NAME[kind]
     name = _JAVA_NAMES.get(kind, _Schema.Type.Name(number))
     return PulsarApi_pb2.Schema(name=name, schema_data=b"", type=number)
 
@@ -96,9 +97,9 @@ def _check(schema: PulsarApi_pb2.Schema, file: str, hint: str) -> PulsarApi_pb2.
 
 
 def _avro(spec: str, kind: Any) -> PulsarApi_pb2.Schema:
-    data = spec.encode("utf-8", "surrogateescape") if spec.startswith(_DEFINES) else _read(spec)
+    data = spec.encode("utf-8", "surrogateescape") if spec.startswith(_DEFINITION_STARTS) else _read(spec)
     schema = PulsarApi_pb2.Schema(name="", schema_data=data, type=kind)
-    return _check(schema, spec, _RECORD)
+    return _check(schema, spec, _AVRO_HINT)
 
 
 def _protobuf(spec: str) -> PulsarApi_pb2.Schema:
@@ -112,8 +113,8 @@ def _protobuf(spec: str) -> PulsarApi_pb2.Schema:
     try:
         files = protobuf.read_descriptors(data)
     except ValueError:
-        raise ValueError(f"{quote(file)} contains no Protobuf descriptors: {_PROTOC}") from None
-    root, message = _root(files, message_name, file)
+        raise ValueError(f"{quote(file)} contains no Protobuf descriptors: {_PROTOC_HINT}") from None
+    root, message = _find_message(files, message_name, file)
     file_set = _with_imports(files, root, file)
     definition = {
         "fileDescriptorSet": as_base64(file_set.SerializePartialToString()),
@@ -121,11 +122,11 @@ def _protobuf(spec: str) -> PulsarApi_pb2.Schema:
         "rootFileDescriptorName": root.name,
     }
     schema = PulsarApi_pb2.Schema(name="", schema_data=orjson.dumps(definition), type=_Schema.ProtobufNative)
-    return _check(schema, file, _PROTOC)
+    return _check(schema, file, _PROTOC_HINT)
 
 
-def _root(files: FileDescriptorSet, message_name: str, file: str) -> tuple[FileDescriptorProto, str]:
-    """Find the descriptor and full name of ``message_name``, or of the last file's only message."""
+def _find_message(files: FileDescriptorSet, message_name: str, file: str) -> tuple[FileDescriptorProto, str]:
+    """Find ``message_name``, or the last file's only message. Return its file and its full name."""
     last = files.file[-1]  # protoc writes imports before the files that need them
     package = f"{last.package}." if last.package else ""
     names = [package + message.name for message in last.message_type]
@@ -145,10 +146,10 @@ def _with_imports(files: FileDescriptorSet, root: FileDescriptorProto, file: str
     required = {root.name: root}
     unread = [root]
     while unread:
-        importing = unread.pop()
-        for name in importing.dependency:
+        importer = unread.pop()
+        for name in importer.dependency:
             if name not in by_name:
-                raise ValueError(f"{quote(file)} lacks the import {quote(name)}: {_PROTOC}")
+                raise ValueError(f"{quote(file)} lacks the import {quote(name)}: {_PROTOC_HINT}")
             if name not in required:
                 required[name] = by_name[name]
                 unread.append(by_name[name])
@@ -156,8 +157,8 @@ def _with_imports(files: FileDescriptorSet, root: FileDescriptorProto, file: str
 
 
 def _key_value(kind: str, texts: str) -> PulsarApi_pb2.Schema:
-    key, value = (parse_schema(half) for half in _halves(kind, texts))
-    properties = {"kv.encoding.type": _PAIRS[kind]}
+    key, value = (parse_schema(half) for half in _split_pair(kind, texts))
+    properties = {"kv.encoding.type": _KEY_VALUE_ENCODINGS[kind]}
     data = b""
     for half, schema in (("key", key), ("value", value)):
         if schema.type == _Schema.KeyValue and "SEPARATED" in [entry.value for entry in schema.properties]:
@@ -169,15 +170,15 @@ def _key_value(kind: str, texts: str) -> PulsarApi_pb2.Schema:
     return pair
 
 
-def _halves(kind: str, texts: str) -> tuple[str, str]:
+def _split_pair(kind: str, texts: str) -> tuple[str, str]:
     """Split the texts of both schemas at the first comma outside of a definition."""
-    schema, _, definition = texts.partition(":")
-    if definition.startswith(_DEFINES) and "," not in schema:
+    key_type, _, definition = texts.partition(":")
+    if definition.startswith(_DEFINITION_STARTS) and "," not in key_type:
         try:
             _, end = json.JSONDecoder().raw_decode(definition)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"the key of {kind} is not valid JSON: {reason(error)}; {_RECORD}") from None
-        key, value = f"{schema}:{definition[:end]}", definition[end:].lstrip()
+            raise ValueError(f"the key of {kind} is not valid JSON: {reason(error)}; {_AVRO_HINT}") from None
+        key, value = f"{key_type}:{definition[:end]}", definition[end:].lstrip()
         comma, value = value[:1], value[1:]
     else:
         key, comma, value = texts.partition(",")

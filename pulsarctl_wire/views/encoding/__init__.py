@@ -44,8 +44,8 @@ class Encoded:
 def encode(text: bytes, schema: PulsarApi_pb2.Schema | None = None) -> Encoded:
     """Encode ``text`` as a payload of ``schema``; unchanged if there is no schema.
 
-    Raises ValueError if the text does not fit the schema, or the schema cannot be used for encoding. Its
-    text is one line that names the cause and how to fix it.
+    Raises ValueError if the text does not fit the schema, or the schema cannot be used for encoding. The
+    error is one line that names the cause and how to fix it.
     """
     if schema is not None and schema.type == _Schema.KeyValue:
         return _encode_pair(text, schema)
@@ -106,14 +106,14 @@ def _encode_half(name: str, text: str, schema: PulsarApi_pb2.Schema) -> bytes | 
             if not isinstance(string, str):
                 raise ValueError("this schema takes text: put it in double quotes")
             return string.encode()
-        inner = encode(text.encode(), schema)
+        encoded = encode(text.encode(), schema)
     except ValueError as error:
         raise ValueError(f"the {name}: {error}") from None
-    if inner.key is not None or inner.null_value:
+    if encoded.key is not None or encoded.null_value:
         raise ValueError(
             f"the {name} is a KeyValue with a separate key, which is not possible there: use INLINE"
         )
-    return inner.payload
+    return encoded.payload
 
 
 def _prefix_size(raw: bytes | None) -> bytes:

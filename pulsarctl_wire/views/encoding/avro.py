@@ -1,7 +1,7 @@
 """JSON in Avro's binary encoding, by the topic's schema; and checks of JSON against such a schema.
 
-It accepts what the Avro view shows: bytes and fixed in base64, dates and times in ISO 8601 (or the stored
-integer), decimals as digits. A union accepts a branch's plain value if it fits only that branch,
+The encoder accepts what the Avro view shows: bytes and fixed in base64, dates and times in ISO 8601 (or
+the stored integer), decimals as digits. A union accepts a branch's plain value if it fits only that branch,
 and Avro's own JSON encoding, ``{"string": "x"}``, unless that is also a plain value of another
 branch. A missing field gets its default, or null if its type allows that.
 
@@ -30,12 +30,12 @@ from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.varint import varint
 
 _BITS = {"int": 32, "long": 64}
-_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+_NON_FINITE = ("NaN", "Infinity", "-Infinity")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _RANKS = {"int": 0, "long": 1, "double": 2, "float": 3}
 _LOGICAL_RANK = 4
-_MAX_TRIED = 10_000  # values that may be tried for defaults and unions, besides some per byte of text
+_MAX_TRIES = 10_000  # values that may be tried for defaults and unions, besides some per byte of text
 
 
 def _times() -> dict[tuple[str, str], tuple[Callable[[str], int | None], str]]:
@@ -109,7 +109,7 @@ def check_json(text: bytes, schema: PulsarApi_pb2.Schema) -> None:
 
 def _encode(values: type[_Values], text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
     try:
-        budget = ValueBudget(_MAX_TRIED + 16 * len(text))
+        budget = ValueBudget(_MAX_TRIES + 16 * len(text))
         return values(budget).value(_types(schema), read_json(text, parse_number), "", 0)
     except _TooMany:
         raise ValueError(
@@ -185,7 +185,7 @@ class _Values:
         return _encode_long(integer)
 
     def real(self, schema: Type, value: Any, path: str) -> bytes:
-        number = float(value) if isinstance(value, str) and value in _NO_NUMBERS else _finite(value)
+        number = float(value) if isinstance(value, str) and value in _NON_FINITE else _finite(value)
         try:
             if number is not None:
                 return struct.pack("<f" if schema["type"] == "float" else "<d", number)
@@ -205,19 +205,19 @@ class _Values:
         is_decimal = schema.get(LOGICAL) == "decimal"
         data = decimal_bytes(schema, value) if is_decimal else decode_base64(value)
         if data is None:
-            raise misfit(path, value, _decimal(schema) if is_decimal else "bytes in base64")
+            raise misfit(path, value, _describe_decimal(schema) if is_decimal else "bytes in base64")
         return _encode_sized(data)
 
     def fixed(self, schema: Type, value: Any, path: str) -> bytes:
         size, logical = schema["size"], schema.get(LOGICAL)
         data: bytes | None
         if (size, logical) == (12, "duration"):
-            expected, data = "a duration such as P1M2DT3.004S", _text(value, iso.parse_duration)
+            expected, data = "a duration such as P1M2DT3.004S", _parse_text(value, iso.parse_duration)
         elif (size, logical) == (16, "uuid"):
-            expected, data = "a UUID", _text(value, _uuid)
+            expected, data = "a UUID", _parse_text(value, _parse_uuid)
         elif logical == "decimal":
             expected, data = (
-                f"{_decimal(schema)}, that fits into {size} bytes",
+                f"{_describe_decimal(schema)}, that fits into {size} bytes",
                 decimal_bytes(schema, value, size),
             )
         else:
@@ -234,16 +234,18 @@ class _Values:
     def array(self, schema: Type, value: Any, path: str, depth: int) -> bytes:
         if not isinstance(value, list):
             raise misfit(path, value, "a list")
-        kind = schema["items"]
-        return _encode_block([self.value(kind, item, f"{path}[{n}]", depth) for n, item in enumerate(value)])
+        item_type = schema["items"]
+        return _encode_block(
+            [self.value(item_type, item, f"{path}[{index}]", depth) for index, item in enumerate(value)]
+        )
 
     def mapping(self, schema: Type, value: Any, path: str, depth: int) -> bytes:
         if not isinstance(value, dict):
             raise misfit(path, value, "an object")
-        kind = schema["items"]
+        item_type = schema["items"]
         return _encode_block(
             [
-                self.string(schema, name, path) + self.value(kind, item, _path(path, name), depth)
+                self.string(schema, name, path) + self.value(item_type, item, _join_path(path, name), depth)
                 for name, item in value.items()
             ]
         )
@@ -258,7 +260,7 @@ class _Values:
                 raise ValueError(f"the schema has no field {quote(name)}{in_path}: it has {_join(names)}")
         pieces = []
         for field in schema["fields"]:
-            field_path = _path(path, field["name"])
+            field_path = _join_path(path, field["name"])
             if field["name"] in value:
                 pieces.append(self.value(field["type"], value[field["name"]], field_path, depth))
             else:
@@ -266,23 +268,23 @@ class _Values:
         return b"".join(pieces)
 
     def encode_missing(self, field: dict[str, Any], path: str, depth: int) -> bytes:
-        kind: Type = field["type"]
+        field_type: Type = field["type"]
         if "default" in field:
-            return _Defaults(self.budget).value(kind, field["default"], path, depth)
-        if any(branch["type"] == "null" for branch in kind.get("branches", [kind])):
-            return self.value(kind, None, path, depth)
+            return _Defaults(self.budget).value(field_type, field["default"], path, depth)
+        if any(branch["type"] == "null" for branch in field_type.get("branches", [field_type])):
+            return self.value(field_type, None, path, depth)
         raise ValueError(f"the field {quote(path, MAX_REASON)} is missing and has no default: give it")
 
     def union(self, branches: list[Type], value: Any, path: str, depth: int) -> bytes:
         kinds = [branch["type"] for branch in branches]
         if value is None and "null" in kinds:
             return _encode_long(kinds.index("null"))
-        fitting, errors = self.find_fitting(branches, value, path, depth)
-        if not fitting:
+        matches, errors = self.find_fitting(branches, value, path, depth)
+        if not matches:
             if len(errors) == 1:
                 raise errors[0]
             raise misfit(path, value, f"one of {_join([_name(branch) for branch in branches])}")
-        index, encoded = self.choose(branches, fitting, value, path)
+        index, encoded = self.choose(branches, matches, value, path)
         return _encode_long(index) + encoded
 
     def find_fitting(
@@ -314,15 +316,15 @@ class _Values:
         return (_name(branch), _name(branch).rpartition(".")[2])
 
     def choose(
-        self, branches: list[Type], fitting: list[tuple[int, int, bytes]], value: Any, path: str
+        self, branches: list[Type], matches: list[tuple[int, int, bytes]], value: Any, path: str
     ) -> tuple[int, bytes]:
-        """Choose the branch that is meant. Returns its index and bytes; ValueError if that is ambiguous."""
+        """Choose the branch of ``value``; return its index and bytes. ValueError if that is ambiguous."""
         if not self.is_strict:
-            return fitting[0][1:]
-        best = min(rank for rank, _, _ in fitting)
-        (_, index, encoded), *rivals = [match for match in fitting if match[0] == best]
+            return matches[0][1:]
+        best_rank = min(rank for rank, _, _ in matches)
+        (_, index, encoded), *rivals = [match for match in matches if match[0] == best_rank]
         if rivals:
-            names = [_name(branches[match]) for match in (index, *(other for _, other, _ in rivals))]
+            names = [_name(branches[choice]) for choice in (index, *(rival for _, rival, _ in rivals))]
             example = f'{{"{quote(names[0])[1:-1]}": ...}}'
             raise misfit(path, value, f"its branch, as in {example}, one of {_join(names)}")
         return index, encoded
@@ -390,15 +392,15 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _text(value: object, read: Callable[[str], bytes | None]) -> bytes | None:
+def _parse_text(value: object, read: Callable[[str], bytes | None]) -> bytes | None:
     return read(value) if isinstance(value, str) else None
 
 
-def _uuid(text: str) -> bytes | None:
+def _parse_uuid(text: str) -> bytes | None:
     return bytes.fromhex(text.replace("-", "")) if _UUID.fullmatch(text) else None
 
 
-def _decimal(schema: dict[str, Any]) -> str:
+def _describe_decimal(schema: dict[str, Any]) -> str:
     scale, precision = scale_of(schema), schema.get("precision")
     if scale is None:
         return "bytes in base64"
@@ -418,7 +420,7 @@ def _name(branch: Type) -> str:
     return str(branch.get("name", branch["type"]))
 
 
-def _path(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 

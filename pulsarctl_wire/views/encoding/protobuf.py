@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import Message
 
-_WELL_KNOWN = "google.protobuf"
-_PLAIN = "plain.google.protobuf"
-_PROTOC = "give the schema as protobuf:FILE, written with protoc --include_imports"
+_WELL_KNOWN_PACKAGE = "google.protobuf"
+_PLAIN_PACKAGE = "plain.google.protobuf"
+_PROTOC_HINT = "give the schema as protobuf:FILE, written with protoc --include_imports"
 _LARGEST_FLOAT = float.fromhex("0x1.fffffep127")
 _BEYOND_FLOAT = float.fromhex("0x1.ffffffp127")  # numbers below this still round to the largest float
 _ROOT = "Message"  # the name given to a message if only its fields are known
@@ -50,25 +50,25 @@ class _Type:
 def encode_protobuf(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
     """Encode the JSON ``text`` as a message; ValueError names the field that does not fit."""
     value = read_json(text, _parse_number)
-    kinds = _types(schema)
+    message_types = _types(schema)
     for name in value if isinstance(value, dict) else ():
-        if name in kinds[0].unknown:
+        if name in message_types[0].unknown:
             raise ValueError(
-                f"the schema does not describe the message in the field {quote(name)}: {_PROTOC}"
+                f"the schema does not describe the message in the field {quote(name)}: {_PROTOC_HINT}"
             )
     try:
-        return _encode(value, kinds[0])
+        return _encode(value, message_types[0])
     except ValueError as error:
-        if len(kinds) == 1:
+        if len(message_types) == 1:
             raise
         try:
-            return _encode(value, kinds[1])
+            return _encode(value, message_types[1])
         except ValueError:
             raise error from None
 
 
 def _parse_number(digits: str) -> float | str:
-    """Parse a JSON number. Protobuf writes the largest float as 3.4028235e38, which is more, as a double.
+    """Parse a JSON number. Protobuf writes the largest float as 3.4028235e38: as a double, that is more.
 
     The library refuses such a number, but accepts its digits as a string, as it does for any number.
     """
@@ -76,16 +76,16 @@ def _parse_number(digits: str) -> float | str:
     return digits if _LARGEST_FLOAT < abs(number) < _BEYOND_FLOAT else number
 
 
-def _encode(value: Any, kind: _Type) -> bytes:
+def _encode(value: Any, message_type: _Type) -> bytes:
     from google.protobuf import json_format
     from google.protobuf.message import EncodeError
 
-    message = kind.message_class()
-    name = kind.message_class.DESCRIPTOR.full_name
-    if not isinstance(value, dict) and not name.startswith(f"{_WELL_KNOWN}."):
+    message = message_type.message_class()
+    name = message_type.message_class.DESCRIPTOR.full_name
+    if not isinstance(value, dict) and not name.startswith(f"{_WELL_KNOWN_PACKAGE}."):
         raise misfit("", value, f"an object with the fields of the message {name}")
     try:
-        json_format.ParseDict(value, message, descriptor_pool=kind.pool)
+        json_format.ParseDict(value, message, descriptor_pool=message_type.pool)
         return bytes(message.SerializeToString())
     except (json_format.Error, EncodeError, AttributeError, TypeError, ValueError, RecursionError) as error:
         # AttributeError, TypeError: a list or a scalar in place of an object
@@ -101,7 +101,7 @@ def _compile(schema: PulsarApi_pb2.Schema) -> tuple[_Type, ...]:
     files = protobuf.read_descriptors(a2b_base64(definition["fileDescriptorSet"]))
     root = definition["rootMessageTypeName"]
     message_type = _type(files, root)
-    if not any(file.package == _WELL_KNOWN for file in files.file):
+    if not any(file.package == _WELL_KNOWN_PACKAGE for file in files.file):
         return (message_type,)
     for file in files.file:
         _make_plain(file)
@@ -121,9 +121,9 @@ def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozens
             pool.AddSerializedFile(file.SerializePartialToString())
         return _Type(pool, GetMessageClass(pool.FindMessageTypeByName(root)), unknown)
     except CycleError:
-        raise ValueError(f"the schema's descriptors import each other in a cycle; {_PROTOC}") from None
+        raise ValueError(f"the schema's descriptors import each other in a cycle; {_PROTOC_HINT}") from None
     except (TypeError, KeyError) as error:
-        raise ValueError(f"the schema's descriptors are inconsistent: {error}; {_PROTOC}") from None
+        raise ValueError(f"the schema's descriptors are inconsistent: {error}; {_PROTOC_HINT}") from None
 
 
 def order_files(files: FileDescriptorSet) -> list[FileDescriptorProto]:
@@ -135,8 +135,8 @@ def order_files(files: FileDescriptorSet) -> list[FileDescriptorProto]:
 
 def _make_plain(file: FileDescriptorProto) -> None:
     """Rename the well-known types in ``file``, and their files, as the library recognises them by both."""
-    if file.package == _WELL_KNOWN:
-        file.package = _PLAIN
+    if file.package == _WELL_KNOWN_PACKAGE:
+        file.package = _PLAIN_PACKAGE
     file.name = f"plain/{file.name}"
     file.dependency[:] = [f"plain/{name}" for name in file.dependency]
     messages = list(file.message_type)
@@ -154,9 +154,9 @@ def _make_plain(file: FileDescriptorProto) -> None:
 
 def _rename(name: str) -> str:
     bare = name.removeprefix(".")
-    if not bare.startswith(f"{_WELL_KNOWN}."):
+    if not bare.startswith(f"{_WELL_KNOWN_PACKAGE}."):
         return name
-    return name[: len(name) - len(bare)] + _PLAIN + bare.removeprefix(_WELL_KNOWN)
+    return name[: len(name) - len(bare)] + _PLAIN_PACKAGE + bare.removeprefix(_WELL_KNOWN_PACKAGE)
 
 
 def _from_parsing_info(schema: PulsarApi_pb2.Schema) -> _Type:
@@ -174,6 +174,6 @@ def _from_parsing_info(schema: PulsarApi_pb2.Schema) -> _Type:
         kind = "INT32" if info["type"] == "ENUM" else info["type"]
         field = message.field.add(name=info["name"], number=info["number"])
         field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind}")
-        repeated = info.get("label") == "LABEL_REPEATED"
-        field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+        is_repeated = info.get("label") == "LABEL_REPEATED"
+        field.label = field.LABEL_REPEATED if is_repeated else field.LABEL_OPTIONAL
     return _type(FileDescriptorSet(file=[file]), _ROOT, frozenset(unknown))

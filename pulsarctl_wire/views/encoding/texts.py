@@ -22,7 +22,7 @@ def utf8(text: bytes) -> str:
         ) from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a JSON object. Refuses duplicate names, as only the last of them would be kept."""
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -32,7 +32,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f'JSON has no number {name}: write "{name}" in double quotes')
 
 
@@ -41,9 +41,11 @@ def read_json(text: bytes | str, number: Callable[[str], Any]) -> Any:
 
     ``number`` converts the digits of numbers with a point or an exponent.
     """
-    typed = text if isinstance(text, str) else utf8(text)
+    decoded = text if isinstance(text, str) else utf8(text)
     try:
-        return json.loads(typed, parse_float=number, parse_constant=_constant, object_pairs_hook=_object)
+        return json.loads(
+            decoded, parse_float=number, parse_constant=_refuse_constant, object_pairs_hook=_make_object
+        )
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise ValueError(f"the text is not JSON: {error.msg} at {place}; put text in double quotes") from None
