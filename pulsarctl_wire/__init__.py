@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-if (_archive := __path__[0].removesuffix(f"/{__name__}")).endswith(".zip"):  # shipped
+if (_archive := __path__[0].removesuffix(f"/{__name__}")).endswith(".zip"):  # see shipping.py
     from pulsarctl_wire.shipping import unpack
 
     __path__[0] = f"{unpack(_archive)}/{__name__}"

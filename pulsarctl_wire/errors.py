@@ -10,8 +10,9 @@
     ├── DecryptionError     a message is encrypted, and no private key opens it
     ├── ProxyHeaderError    an invalid PROXY header (wire/framing/proxy_header.py)
     ├── Mismatch            a case of `pwire conform` has failed (conformance/basics/checking.py)
-    ├── Inapplicable        it cannot be judged on this broker (the same module)
+    ├── Inapplicable        a case cannot be judged on this broker (the same module)
     ├── SettingsError       an invalid flag, environment variable or line of client.conf
+    ├── StoreError          decoded events on disk cannot be read
     ├── InUse               another process uses a port or a directory that a broker needs
     └── SessionError        a session with a broker cannot continue
         ├── Unreachable     no connection could be made
@@ -28,7 +29,7 @@ from typing import Any, Final
 
 
 class WireError(Exception):
-    """The base class. Its text is one line that names the cause and how to fix it."""
+    """The base class. Its text is one line that names the cause, and says how to fix it."""
 
 
 class CaptureError(WireError):
@@ -100,9 +101,10 @@ class BrokerError(SessionError):
         self.detail = detail
         self.request = request
         self.meaning = meaning
-        text = f": {detail}" if detail else ""
-        of = f" of {about}" if about else ""
-        super().__init__(f"{request}{of} refused, {code}{text}{f' ({meaning})' if meaning else ''}")
+        detail_text = f": {detail}" if detail else ""
+        topic_text = f" of {about}" if about else ""
+        meaning_text = f" ({meaning})" if meaning else ""
+        super().__init__(f"{request}{topic_text} refused, {code}{detail_text}{meaning_text}")
 
 
 EXTRAS: Final = {

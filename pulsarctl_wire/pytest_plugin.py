@@ -78,7 +78,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _make_path(item: pytest.Item) -> Path:
-    """Return where to keep the traffic of a test."""
+    """Return the file to keep the traffic of a test in, and make its folder."""
     folder = item.config.getoption("--pwire-captures")
     if folder is None:
         folder = tempfile.mkdtemp(prefix="pwire-")

@@ -1,6 +1,7 @@
 """Ships this package to other machines as one file, from which Python imports it.
 
-Python imports no compiled modules from a zip file. So where they fit, it is unpacked once, beside itself.
+Python imports no compiled modules from a zip file. So where the compiled modules run, the file is unpacked
+once, to a directory next to it.
 """
 
 import sys
@@ -13,23 +14,26 @@ from typing import Final
 
 _PACKAGE: Final = Path(__file__).parent
 _LIBRARY: Final = f"{_PACKAGE.name}__mypyc"
-"""The module that has the code of all compiled ones, which hatch_build.py made; it is next to the package."""
+"""The module with the code of all compiled modules. hatch_build.py puts it next to the package."""
 
 
 def pack(path: Path) -> Path:
-    """Write this package to the file `path`: with it others need only its libraries. Raises OSError."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for module in sorted([*_PACKAGE.rglob("*"), *_PACKAGE.parent.glob(f"{_LIBRARY}.*")]):
-            if module.is_file() and module.suffix != ".pyc":
-                file.write(module, module.relative_to(_PACKAGE.parent))
+    """Write this package, without the libraries that it needs, to the zip file `path`; return `path`.
+
+    Raises OSError.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in sorted([*_PACKAGE.rglob("*"), *_PACKAGE.parent.glob(f"{_LIBRARY}.*")]):
+            if member.is_file() and member.suffix != ".pyc":
+                archive.write(member, member.relative_to(_PACKAGE.parent))
     return path
 
 
 def unpack(archive: str) -> str:
-    """Return where to import this package from, which `pack` wrote to the file `archive`.
+    """Return the path from which to import this package; `archive` is the file that `pack` wrote.
 
-    That is a directory, if the file has compiled modules that run here, otherwise the file. Only Python and
-    the linker know what runs here (version, machine, C library), so it is tried.
+    The path is a directory if the file has compiled modules that run here, otherwise it is `archive`. Only
+    Python and the linker know what runs here (version, machine, C library), so an import is tried.
     """
     directory = Path(f"{archive}.unpacked")
     try:
@@ -45,10 +49,10 @@ def unpack(archive: str) -> str:
 
 
 def _extract(archive: str, directory: Path) -> None:
-    with TemporaryDirectory(dir=directory.parent) as beside, zipfile.ZipFile(archive) as file:
+    with TemporaryDirectory(dir=directory.parent) as scratch, zipfile.ZipFile(archive) as file:
         if not any(name.startswith(f"{_LIBRARY}.") for name in file.namelist()):
             raise ImportError("nothing is compiled")
-        complete = Path(beside, "whole")
+        complete = Path(scratch, "whole")
         file.extractall(complete)
         with suppress(OSError):  # another process was faster
             complete.rename(directory)

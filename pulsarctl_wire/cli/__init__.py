@@ -7,7 +7,7 @@ from pulsarctl_wire.cli import console
 
 def main() -> None:
     """Run `pwire`. Ctrl-C and a closed pipe end it quietly."""
-    gc.disable()  # imports leave no garbage; `_Screened.invoke` turns collection on again
+    gc.disable()  # imports leave no garbage; `_CommandMixin.invoke` turns collection on again
     console.prepare_streams()
     console.screen.reset()
     try:
@@ -21,6 +21,6 @@ def main() -> None:
     except BrokenPipeError:
         console.end_quietly()
     finally:
-        if not gc.isenabled():  # nothing ran
-            gc.freeze()  # or the interpreter would collect at exit
+        if not gc.isenabled():  # no command was invoked
+            gc.freeze()  # so that the interpreter finds nothing to collect at exit
             gc.enable()

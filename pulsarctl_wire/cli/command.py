@@ -22,7 +22,7 @@ _UsageError: Final[Any] = typer.BadParameter.__base__
 
 
 def _choose_colour(context: Any, option: Any, value: Any) -> None:
-    if value is True:
+    if value is True:  # --no-color
         value = "never"
     if value:
         if value not in _COLOURS:
@@ -54,18 +54,22 @@ def _screen_options() -> list[TyperOption]:
 
 
 _NOT_IN_HELP: Final = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
-"""Classes that typer's help imports but ours never uses: importing them takes as long as all the rest."""
+"""Modules that typer's help imports, but ours never needs -> the class that typer takes from each.
+
+Importing them takes as long as importing everything else.
+"""
 
 
-def _rich_utils() -> Any:
-    left_out = [module for module in _NOT_IN_HELP if module not in sys.modules]
-    for module in left_out:
+def _import_rich_utils() -> Any:
+    """Import the module in which typer formats help, with stand-ins for the modules in `_NOT_IN_HELP`."""
+    missing_modules = [module for module in _NOT_IN_HELP if module not in sys.modules]
+    for module in missing_modules:
         sys.modules[module] = ModuleType(module)
         setattr(sys.modules[module], _NOT_IN_HELP[module], type(_NOT_IN_HELP[module], (), {}))
     try:
         from typer import rich_utils
     finally:
-        for module in left_out:
+        for module in missing_modules:
             del sys.modules[module]
     return rich_utils
 
@@ -75,13 +79,13 @@ class HelpPage:
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Override the parent's method."""
-        rich_utils = _rich_utils()
+        rich_utils = _import_rich_utils()
         rich_utils.FORCE_TERMINAL = console.has_colour(sys.stdout)
         super().format_help(context, formatter)  # type: ignore[misc]
 
 
-class _Screened(HelpPage):
-    """A mixin that adds `--color`, and sets the context of usage errors, which name the command by it."""
+class _CommandMixin(HelpPage):
+    """A mixin that adds `--color`, and gives usage errors their context, which names the command."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -102,11 +106,11 @@ class _Screened(HelpPage):
         return super().invoke(context)  # type: ignore[misc]
 
 
-class Command(_Screened, TyperCommand):
+class Command(_CommandMixin, TyperCommand):
     """A command with `--color`."""
 
 
-class Group(_Screened, TyperGroup):
+class Group(_CommandMixin, TyperGroup):
     """A group of commands with `--color`; the group can be run as a command too."""
 
 

@@ -10,39 +10,39 @@ from itertools import islice
 from typing import Any, Final
 
 TOPICS_READ: Final = 8 * 1024 * 1024
-"""Topics are searched for in this many bytes of a capture."""
+"""How many bytes of a capture are searched for topics and subscriptions."""
 _TIME_LIMIT: Final = 1.0  # seconds, as the user waits
 _MAX_NAMES: Final = 1_000
 _SAFE: Final = re.compile(r"[\w./:@%+~-]+", re.ASCII)
 """Names without special characters: the shell puts text from a capture on a command line."""
 
 
-def _last_of_list(names: Iterable[str], incomplete: str) -> list[str]:
+def _complete_last(names: Iterable[str], incomplete: str) -> list[str]:
     """Complete the last item of a comma-separated list from `names`; in lower case if that item is."""
     head, comma, last = incomplete.rpartition(",")
-    cased = str.lower if last.islower() else str
-    return [f"{head}{comma}{name}" for name in map(cased, names) if name.startswith(last)]
+    change_case = str.lower if last.islower() else str
+    return [f"{head}{comma}{name}" for name in map(change_case, names) if name.startswith(last)]
 
 
 def commands(incomplete: str) -> list[str]:
     """Complete protocol commands, for `--command`."""
     from pulsarctl_wire.wire.commands import NUMBERS
 
-    return _last_of_list(NUMBERS, incomplete)
+    return _complete_last(NUMBERS, incomplete)
 
 
 def kinds(incomplete: str) -> list[str]:
     """Complete values of `--by`."""
     from pulsarctl_wire.stats.rows import NAMES
 
-    return _last_of_list(NAMES, incomplete)
+    return _complete_last(NAMES, incomplete)
 
 
 def kept_kinds(incomplete: str) -> list[str]:
     """Complete values of `--keep`."""
     from pulsarctl_wire.sanitize.names import Kind
 
-    return _last_of_list(Kind, incomplete)
+    return _complete_last(Kind, incomplete)
 
 
 def reports(incomplete: str) -> list[tuple[str, str]]:
@@ -63,34 +63,34 @@ def terms(incomplete: str) -> list[str]:
     """Complete the terms of `explain`; in lower case if `incomplete` is."""
     from pulsarctl_wire.manual.explanations import everything
 
-    return _last_of_list([term.name for term in everything()], incomplete)
+    return _complete_last([term.name for term in everything()], incomplete)
 
 
 def topics(incomplete: str) -> list[str]:
     """Complete topics from the first `TOPICS_READ` bytes of the captures on the command line."""
-    return _names("topic", incomplete)
+    return _complete_names("topic", incomplete)
 
 
 def subscriptions(incomplete: str) -> list[str]:
-    """Complete subscriptions from the same bytes."""
-    return _names("subscription", incomplete)
+    """Complete subscriptions from the same bytes as `topics`."""
+    return _complete_names("subscription", incomplete)
 
 
-def _names(kind: str, incomplete: str) -> list[str]:
+def _complete_names(kind: str, incomplete: str) -> list[str]:
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""  # set by the shell
     try:
         sources = shlex.split(line)[1:]
     except ValueError:  # a quote that is still open
         sources = line.split()[1:]
     names: set[str] = set()
-    until = time.monotonic() + _TIME_LIMIT
+    deadline = time.monotonic() + _TIME_LIMIT
     for path in filter(os.path.isfile, dict.fromkeys(sources)):
         with suppress(Exception):  # completion must not print errors
-            names.update(islice(_names_in(path, kind, until), _MAX_NAMES))
+            names.update(islice(_read_names(path, kind, deadline), _MAX_NAMES))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
+def _read_names(path: str, kind: str, deadline: float) -> Iterator[str]:
     from pulsarctl_wire.capture.sources import Decoder, open_source
     from pulsarctl_wire.cli.capture.progress import FlushingStream
 
@@ -103,7 +103,7 @@ def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
                 name = str(getattr(event, kind, None) or "").removeprefix("persistent://")
                 if _SAFE.fullmatch(name):
                     yield name
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return
 
 
@@ -132,4 +132,4 @@ def rules(incomplete: str) -> list[str]:
     """Complete rules of the doctor, for `--only` and `--ignore`."""
     from pulsarctl_wire.checks.registry import RULES
 
-    return _last_of_list([rule.id for rule in RULES], incomplete)
+    return _complete_last([rule.id for rule in RULES], incomplete)

@@ -59,12 +59,12 @@ EXIT_PIPE: Final = 141
 
 
 def worsen_code(code: int, *, damaged: bool) -> int:
-    """Return the new exit code, so far `code`, after a source that is `damaged`, or else unreadable."""
+    """Return the exit code after a source that is `damaged`, or else unreadable; it was `code` before."""
     return EXIT_DAMAGED if damaged and code != EXIT_SOURCE else EXIT_SOURCE
 
 
 def prepare_streams() -> None:
-    """Open standard streams that are closed as /dev/null, and escape characters that cannot be encoded."""
+    """Replace closed standard streams by /dev/null; have stdout and stderr escape what they cannot encode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -151,7 +151,7 @@ def require(*libraries: str) -> None:
 
 
 def refuse_source(option: str, path: str, sources: Iterable[str]) -> None:
-    """Exit if the output file that an option names is one of the sources, or of other files that are read."""
+    """Exit if `path`, the output file that `option` names, is one of `sources`, the files that are read."""
     for source in sources:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
             fail(f"{option} {path}: that is one of the files to read; name another one")
@@ -206,7 +206,7 @@ def has_colour(stream: object) -> bool:
 
 
 def make_console(stream: TextIO, **more: Any) -> Console:
-    """Make Rich's console for `stream`, coloured as `has_colour` says, without markup in text."""
+    """Make Rich's console for `stream`: coloured as `has_colour` says, without markup. Rich gets `more`."""
     from rich.console import Console
 
     colour = has_colour(stream)

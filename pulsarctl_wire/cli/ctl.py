@@ -23,7 +23,7 @@ _PATIENCE: Final = 60.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Selects a running process of `pwire WHO`."""
+    """Selects a running proxy or broker. `process` is its verb."""
 
     process: ClassVar[str]
 
@@ -31,7 +31,10 @@ class Running:
     port: int | None = option("--port PORT", "The port it listens on.", show_default=False)
 
     def ask(self, do: str, *, patience: float = _PATIENCE, **request: Any) -> dict[str, Any]:
-        """Send a request; returns the answer, which may take so many seconds. Errors end the command."""
+        """Send the request `do` with the values in `request`; return the answer. Errors end the command.
+
+        The answer may take `patience` seconds.
+        """
         from pulsarctl_wire.net.control import ask
 
         with console.errors_reported():
@@ -52,8 +55,8 @@ class Running:
             console.fail(f"no {process} is running on this machine; pwire {process} starts one")
         if len(paths) > 1:
             ports = ", ".join(path.stem.removeprefix(f"{process}-") for path in paths)
-            several = {"proxy": "proxies"}.get(process, f"{process}s")
-            console.fail(f"several {several} are running (ports {ports}): choose one with --port")
+            plural = {"proxy": "proxies"}.get(process, f"{process}s")
+            console.fail(f"several {plural} are running (ports {ports}): choose one with --port")
         return paths[0]
 
 

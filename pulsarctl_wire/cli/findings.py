@@ -55,7 +55,7 @@ class CheckOptions:
         from pulsarctl_wire.checks.registry import RULES
 
         ids = [rule.id for rule in RULES]
-        only, ignored = _names("--only", self.only, ids), _names("--ignore", self.ignore, ids)
+        only, ignored = _parse_rules("--only", self.only, ids), _parse_rules("--ignore", self.ignore, ids)
         return tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in ignored)
 
     def make_thresholds(self) -> Thresholds:
@@ -69,18 +69,18 @@ class CheckOptions:
         """Make a doctor with these rules and thresholds."""
         from pulsarctl_wire.checks.doctor import Doctor
 
-        return Doctor(self.pick_rules(), self.make_thresholds(), live=live, on_finding=on_finding or _nothing)
+        return Doctor(self.pick_rules(), self.make_thresholds(), live=live, on_finding=on_finding or _ignore)
 
 
-def _nothing(finding: Finding, is_new: bool) -> None:
+def _ignore(finding: Finding, is_new: bool) -> None:
     pass
 
 
 class FindingPrinter:
-    """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s.
+    """Prints each finding at once, and again when it has become certain. Its instances are `OnFinding`s.
 
-    Of text, findings that are like earlier ones are left out, unless `each` is wanted. `find_packet` is as in
-    `Recorder`.
+    Text output leaves out findings that are like earlier ones, unless `each` is true. `write` gets what is
+    printed. `find_packet` is as in `Recorder`.
     """
 
     def __init__(
@@ -106,19 +106,19 @@ class FindingPrinter:
         self._text = FindingText(paint, clock, width)
         self._put = write
         self._alike: Counter[tuple[str, int]] = Counter()
-        self._certainty: dict[int, str] = {}  # of findings that were said, by their identity
+        self._certainty: dict[int, str] = {}  # of findings that were printed, by their identity
 
     def __call__(self, finding: Finding, is_new: bool) -> None:
-        """Say a finding, if there is anything new."""
+        """Print a finding, if anything about it is new."""
         if is_new and not self._shows_each and self._is_left_out(finding):
             return
-        said = self._certainty.get(id(finding))
-        if is_new or (said and said != finding.certainty):
+        printed_certainty = self._certainty.get(id(finding))
+        if is_new or (printed_certainty and printed_certainty != finding.certainty):
             self._certainty[id(finding)] = finding.certainty
             self._put(self.format(finding, {}))
 
     def _is_left_out(self, finding: Finding) -> bool:
-        """Return whether a new finding is like others that were said; say it of the first such one."""
+        """Return whether to leave out a new finding, as it is like others; print a note for the first one."""
         cause, key = self._folder.find_group(finding), (finding.rule, finding.connection.index)
         self._causes[cause] += 1
         if self._causes[cause] > 1:
@@ -141,7 +141,7 @@ class FindingPrinter:
         return self._text(finding, lines).encode("utf-8", "backslashreplace")
 
 
-def _names(flag: str, texts: list[str], ids: list[str]) -> set[str]:
+def _parse_rules(flag: str, texts: list[str], ids: list[str]) -> set[str]:
     names = {name.strip().lower().replace("-", "_") for text in texts for name in text.split(",")}
     for name in names:
         if name not in ids:
@@ -151,37 +151,37 @@ def _names(flag: str, texts: list[str], ids: list[str]) -> set[str]:
 
 
 def choose_exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
-    """Return `EXIT_FOUND` if there is a finding that `fail_on` means, otherwise 0."""
-    means: dict[str, Callable[[Finding], bool]] = {
+    """Return `EXIT_FOUND` if a finding is of a kind that `fail_on` names, otherwise 0."""
+    conditions: dict[str, Callable[[Finding], bool]] = {
         "any": lambda finding: True,
         "certain": lambda finding: finding.certainty == "certain",
         "error": lambda finding: finding.severity == "error",
         "never": lambda finding: False,
     }
-    return EXIT_FOUND if any(map(means[fail_on], findings)) else 0
+    return EXIT_FOUND if any(map(conditions[fail_on], findings)) else 0
 
 
 def summarize(doctor: Doctor, *, each: bool = False) -> str:
     """Summarize in one line: what was examined, what was found, and what could not be judged.
 
-    Findings of one cause count once, unless `each` counts.
+    Findings of one cause count once, unless `each` is true.
     """
     from pulsarctl_wire.checks.folding import fold
 
-    looked_at = doctor.connection_counts
+    counts = doctor.connection_counts
     findings = list(doctor.findings.values()) if each else fold(doctor.findings.values())
     certain = sum(finding.certainty == "certain" for finding in findings)
     text = f"{count_of(len(findings), 'finding')} ({certain} certain" if findings else "nothing found"
     if findings:
         total = len(doctor.findings)
         text += f"; {total} with all of the same cause)" if total > len(findings) else ")"
-    text += f" in {count_of(looked_at['connections'], 'connection')} by {count_of(doctor.rule_count, 'rule')}"
+    text += f" in {count_of(counts['connections'], 'connection')} by {count_of(doctor.rule_count, 'rule')}"
     limits = {
         "encrypted": "encrypted",
         "joined": "joined midway, so without what began before",
         "holes": "with missing bytes, so without rules that count or pair",
     }
-    text += "".join(f"; {looked_at[name]} {label}" for name, label in limits.items() if looked_at[name])
+    text += "".join(f"; {counts[name]} {label}" for name, label in limits.items() if counts[name])
     if not doctor.facts.has_all_bytes:
         text += "; rules across connections are off since bytes are missing"
     if doctor.withdrawn_count:

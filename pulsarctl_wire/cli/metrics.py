@@ -135,13 +135,13 @@ class _Server:
             return _error(HTTPStatus.METHOD_NOT_ALLOWED)
         environ = {"REQUEST_METHOD": method, "PATH_INFO": "/metrics", "QUERY_STRING": query}
         environ |= {"HTTP_ACCEPT": accept, "HTTP_ACCEPT_ENCODING": headers.get("accept-encoding", "")}
-        start: list[Any] = []
+        response: list[Any] = []  # the status and the headers, as WSGI passes them
         try:
-            body = b"".join(self._app(environ, lambda *status: start.extend(status)))
+            body = b"".join(self._app(environ, lambda *arguments: response.extend(arguments)))
         except Exception as error:
             console.warn(f"a bug in pwire: metrics failed ({type(error).__name__}: {error})")
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
-        return _message(start[0], start[1], body)
+        return _message(response[0], response[1], body)
 
 
 def _error(status: HTTPStatus) -> bytes:
@@ -158,7 +158,7 @@ def _message(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
 
 
 class _LateCollector(Collector):
-    """A collector that is asked for nothing before the first scrape."""
+    """A collector that makes no metrics before the first scrape, not even when it is registered."""
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics: there may be nothing to make them from yet."""
@@ -239,7 +239,7 @@ _GAUGES: Final = {
     "pwire_permits": ("permits", "Messages requested by FLOW but not delivered."),
     "pwire_unacked_messages": ("unacked", "Messages delivered but not acknowledged."),
 }
-"""Gauges by topic -> field of its backlog, help."""
+"""Gauges with the label topic -> the field of a topic's backlog, and the help."""
 
 
 def _by_topic(topics: list[TopicRow]) -> Iterator[Metric]:
@@ -274,14 +274,14 @@ def _histogram(name: str, text: str, label: str, times: dict[str, Times]) -> Met
 
 
 class FollowCollector(_LateCollector):
-    """Makes metrics from a status at each scrape; it looks into the directory then."""
+    """Makes metrics from `status` at each scrape, which also looks into the directory."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
         self._started = time.time()
 
     def collect(self) -> Iterator[Metric]:
-        """Return the families of now."""
+        """Return the families of the current status."""
         status, totals, files = self._status, self._status.totals, self._status.waiting()
         lag = max((time.time() - file.modified_ns / 1e9 for file in files), default=0.0)
         yield _build_info()

@@ -83,8 +83,8 @@ BUFFER: Final = partial(
 )
 
 _SIZES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-_SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
-_AGO: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+_AGE_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_conf(conf: list[str]) -> dict[str, str]:
@@ -99,13 +99,13 @@ def parse_conf(conf: list[str]) -> dict[str, str]:
 
 
 def parse_time(text: str, alternatives: str = "") -> int:
-    """Parse ISO 8601, seconds since 1970, or -10m or 10m (ago), in ns since the epoch.
+    """Return a time in ns since the epoch. `text` is ISO 8601, seconds since 1970, or an age: -10m or 10m.
 
-    Raises SettingsError, with `alternatives` as what else the text may be.
+    Raises SettingsError, whose text names `alternatives`: what else the option takes.
     """
-    ago = re.fullmatch(r"-?(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
-    if ago:
-        return time.time_ns() - int(float(ago[1]) * _AGO[ago[2]] * 1e9)
+    age = re.fullmatch(r"-?(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
+    if age:
+        return time.time_ns() - int(float(age[1]) * _AGE_UNITS[age[2]] * 1e9)
     if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
         seconds, _, fraction = text.partition(".")
         return int(seconds + fraction.ljust(9, "0"))
@@ -164,18 +164,18 @@ class DisplayOptions:
 def parse_address(flag: str, text: str) -> tuple[str, int]:
     """Parse HOST:PORT, [IPV6]:PORT, :PORT or PORT; the default host is the loopback address."""
     host, _, digits = text.rpartition(":")
-    bare = host.startswith("[") and host.endswith("]")
+    has_brackets = host.startswith("[") and host.endswith("]")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 65_536) or (
-        ":" in host and not bare
+        ":" in host and not has_brackets
     ):
         problem = "not an address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
         console.fail(f"{flag} {text}: {problem}")
-    return (host[1:-1] if bare else host) or LOOPBACK, int(digits)
+    return (host[1:-1] if has_brackets else host) or LOOPBACK, int(digits)
 
 
 def parse_size(flag: str, text: str) -> int:
-    """Parse a size such as 64MB or 128Mi, in bytes. Any other text ends the command."""
-    return int(_amount(flag, text.lower().removesuffix("b"), _SIZES))
+    """Parse a size such as 64MB or 128Mi; return it in bytes. Any other text ends the command."""
+    return int(_parse_amount(flag, text.lower().removesuffix("b"), _SIZES))
 
 
 def partition_by(text: str) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ class RowOptions:
     keep_duplicates: bool = KEEP_DUPLICATES()
 
     def check_host(self, files: Iterable[str]) -> None:
-        """Warn if --host is a pattern that tells the host of none of these files."""
+        """Warn if --host is a pattern that matches the path of none of `files`."""
         from pulsarctl_wire.capture.hosts import host_of
 
         if self.host is not None and not any(host_of(path, self.host) for path in files):
@@ -263,8 +263,8 @@ class RowOptions:
         if has_messages and self.detail not in ("frames", "messages"):
             console.fail(f"--messages cannot be combined with --detail {self.detail}")
         with console.errors_reported():
-            read_private_keys(self.private_keys)  # it fails here, not in a worker
-        about = MessageOptions(
+            read_private_keys(self.private_keys)  # so that wrong keys fail here, not in a worker
+        message_options = MessageOptions(
             self.values or "",
             parse_size("--max-value", self.max_value),
             self.hash_keys,
@@ -275,7 +275,7 @@ class RowOptions:
             self.max_frame_size,
             self.payload,
             self.cluster,
-            about if has_messages else None,
+            message_options if has_messages else None,
             host=self.host,
             detail="frames" if has_messages else self.detail,
             keep_duplicates=self.keep_duplicates,
@@ -320,13 +320,13 @@ class RotateOptions:
     def parse_rotation(self) -> dict[str, Any]:
         """Return the options as `RotatingFiles` takes them. Invalid ones end the command."""
         size = parse_size("--rotate-size", self.rotate_size or "0")
-        period_ns = int(_amount("--rotate-time", self.rotate_time or "0", _SPANS) * 1e9)
+        period_ns = int(_parse_amount("--rotate-time", self.rotate_time or "0", _DURATION_UNITS) * 1e9)
         if self.rotate_files and not (size or period_ns):
             console.fail("--rotate-files needs --rotate-size or --rotate-time")
         return {"size": size, "period_ns": period_ns, "keep": self.rotate_files}
 
 
-def _amount(flag: str, text: str, units: dict[str, int]) -> float:
+def _parse_amount(flag: str, text: str, units: dict[str, int]) -> float:
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", text.lower())
     if not match or match[2] not in units:
         unit_names = ", ".join(unit for unit in units if unit)

@@ -21,7 +21,7 @@ class RecordingSink(Sink):
     """Writes what connections carry to pcapng files. Credentials are masked with stars unless `show_secrets`.
 
     `rotation` is passed to `RotatingWriter`. If the first file cannot be opened, the command ends. If a later
-    write fails, recording stops, and `say` is called with the error and the fact that `activity` goes on.
+    write fails, recording stops, and `say` is called with a text: the error, and that `activity` goes on.
     Blocks are written at each tick, or immediately with `at_once`.
     """
 
@@ -46,23 +46,23 @@ class RecordingSink(Sink):
         self._path, self._say, self._activity = path, say, activity
         self._show_secrets = show_secrets
         self._at_once = at_once
-        self._redacted: dict[tuple[int, bool], Redactor] = {}
-        self._held_since: dict[tuple[int, bool], int] = {}  # when the newest of the held bytes came
+        self._redactors: dict[tuple[int, bool], Redactor] = {}
+        self._held_ns: dict[tuple[int, bool], int] = {}  # when the newest of the held bytes came
 
     def opened(self, connection: Connection, time_ns: int, state: LedgerState | None = None) -> None:
         """Write the connection's beginning."""
         if not self._show_secrets:
-            self._redacted.update({(connection.index, way): Redactor() for way in (False, True)})
+            self._redactors.update({(connection.index, to_broker): Redactor() for to_broker in (False, True)})
         self._write(self._writer.opened, connection, time_ns)
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
         """Write `data`. Bytes that may hold credentials are held until their frame is complete."""
         direction = connection.index, to_broker
-        redacted = self._redacted.get(direction)
-        for part in (data,) if redacted is None else redacted.feed(data):
+        redactor = self._redactors.get(direction)
+        for part in (data,) if redactor is None else redactor.feed(data):
             self._write(self._writer.carried, connection, to_broker, part, time_ns)
-        if redacted is not None and redacted.held:
-            self._held_since[direction] = time_ns
+        if redactor is not None and redactor.held:
+            self._held_ns[direction] = time_ns
 
     def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
         """Write a comment on the next packet."""
@@ -70,10 +70,10 @@ class RecordingSink(Sink):
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
         """Write a gap."""
-        redacted = self._redacted.get((connection.index, to_broker))
-        if redacted is not None:
-            size += redacted.held
-            self._redacted[connection.index, to_broker] = Redactor()
+        redactor = self._redactors.get((connection.index, to_broker))
+        if redactor is not None:
+            size += redactor.held
+            self._redactors[connection.index, to_broker] = Redactor()
         self._write(self._writer.gap, connection, to_broker, size, time_ns)
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
@@ -87,17 +87,17 @@ class RecordingSink(Sink):
 
     def finish(self) -> None:
         """Write the held bytes, and close the file."""
-        for index, _ in list(self._redacted):
+        for index, _ in list(self._redactors):
             self._write_held(Connection(index))
         self._write(self._writer.files.close)
 
     def _write_held(self, connection: Connection) -> None:
         """Write the held bytes of a connection that has ended: the rest of their frame never came."""
         for to_broker in (False, True):
-            redacted = self._redacted.pop((connection.index, to_broker), None)
-            time_ns = self._held_since.pop((connection.index, to_broker), 0)
-            if redacted is not None and redacted.held:
-                self._write(self._writer.carried, connection, to_broker, redacted.end(), time_ns)
+            redactor = self._redactors.pop((connection.index, to_broker), None)
+            time_ns = self._held_ns.pop((connection.index, to_broker), 0)
+            if redactor is not None and redactor.held:
+                self._write(self._writer.carried, connection, to_broker, redactor.end(), time_ns)
 
     def _write(self, write: Callable[..., None], *values: object) -> None:
         if self.failed:

@@ -89,7 +89,10 @@ def _check_numbers(values: dict[str, Any]) -> None:
 def _parameters(
     name: str, kind: Any, *, info: Any = Parameter.empty, panel: str | None = None, help: Any = None
 ) -> Iterator[Parameter]:
-    """Yield the parameters that typer sees for a parameter or field: itself, or the fields of a dataclass."""
+    """Yield typer's parameters for the parameter or field `name`: one, or one for each field of a dataclass.
+
+    `info` is what declares it to typer. For a dataclass, `panel` and `help` are as in `group`.
+    """
     if not is_dataclass(kind):
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=info, annotation=kind)
         return
@@ -97,14 +100,17 @@ def _parameters(
     for member in fields(kind):
         metadata = dict(member.metadata)
         if "info" in metadata:
-            metadata["info"] = own = copy(metadata["info"])
-            own.rich_help_panel = panel or own.rich_help_panel
-            own.help = (help or {}).get(member.name, own.help)
+            metadata["info"] = member_info = copy(metadata["info"])
+            member_info.rich_help_panel = panel or member_info.rich_help_panel
+            member_info.help = (help or {}).get(member.name, member_info.help)
         yield from _parameters(member.name, hints[member.name], **metadata)
 
 
 def _make_value(name: str, kind: Any, values: dict[str, Any]) -> Any:
-    """Make the value of a parameter or field from those of all options; None leaves the default."""
+    """Make the value of a parameter or field from `values`, those of all options.
+
+    A field of a dataclass keeps its default if its value is None.
+    """
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return values[name]
     hints = get_type_hints(kind)

@@ -102,9 +102,9 @@ def load(name: str) -> Any:
         from pulsarctl_wire.cli.signature import takes
 
         command = takes(function)
-    single = typer.Typer(add_completion=False)
-    single.command(name, cls=Command)(command)
-    return typer.main.get_command(single)
+    wrapper = typer.Typer(add_completion=False)
+    wrapper.command(name, cls=Command)(command)
+    return typer.main.get_command(wrapper)
 
 
 class Verbs(HelpPage, TyperGroup):
@@ -135,10 +135,10 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:
-    if value:
-        frame = find_spec("pulsarctl_wire.wire.frame")
-        compiled = " (compiled)" if frame and not (frame.origin or "").endswith(".py") else ""
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        module = find_spec("pulsarctl_wire.wire.frame")
+        compiled = " (compiled)" if module and not (module.origin or "").endswith(".py") else ""
         sys.stdout.write(f"pwire {__version__}{compiled}\n")
         raise typer.Exit
 
@@ -146,7 +146,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass

@@ -86,7 +86,7 @@ class Tables:
     """Columns that some or all files do not have, as `error`, `metadata.uuid`, `gaps.size`: they are null."""
 
     first: int | None = None
-    """How many connection numbers the first table has; those of the others follow. None: there is one."""
+    """How many connection numbers the first table has; those of the others follow. None: one table."""
     frames: tuple[str, ...] = ()
     """The paths or URIs of the files of frames, if there is one table."""
     _open: ExitStack = field(default_factory=ExitStack, repr=False)
@@ -133,14 +133,14 @@ class Tables:
         return Result(self.engine, query)
 
     def ddl(self, dialect: Dialect) -> str:
-        """Statements that make the views of `reports.ddl` on the one table, in the SQL of another tool.
+        """Return statements that make the views of `reports.ddl` on one table, in the SQL of another tool.
 
         Raises QueryError.
         """
         if not self.frames:
             raise QueryError("views are made on one table: name one that has frames")
-        if lacking := sorted(self.lacks & {*FRAMES.names}):
-            raise QueryError(f"the table lacks {', '.join(lacking)}, which views may read: make it again")
+        if missing := sorted(self.lacks & {*FRAMES.names}):
+            raise QueryError(f"the table lacks {', '.join(missing)}, which views may read: make it again")
         servers = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
         return "\n".join(statements(dialect, self.frames, clusters(servers)))
 
@@ -159,9 +159,9 @@ def tables(
     """Open tables, or captures, as one.
 
     A source is a path or URI: a table of `pwire table` or `pwire analyze`, or a capture, pattern or directory
-    of captures, of which a table is made and kept (`pipeline.cache`): one of all captures, or with `apart`
-    one of each source. `engine` runs the queries: DuckDB in this process, or Spark, beside the session
-    `spark` (its views are left alone) or in one of `master` with `conf`. The default is DuckDB, except with a
+    of captures. A table is made of all captures, or with `apart` one of each source, and kept
+    (`pipeline.cache`). `engine` runs the queries: DuckDB in this process, or Spark, in a new session next to
+    `spark`, whose views are left alone, or in one at `master` with `conf`. The default is DuckDB, except with
     `spark`, `master` or `conf`, or for more than `LARGE` rows. The key logs at `keylogs` open TLS in
     captures, as do secrets inside these. `say` gets notes about files.
 
@@ -177,16 +177,16 @@ def tables(
     logs = [os.fspath(path) for path in keylogs]
     make_table = partial(table_of, say=say, keylogs=logs)
     paths = _as_tables([os.fspath(source) for source in sources], apart, make_table)
-    look = partial(_find, paths)
-    found = look()
+    find_tables = partial(_find, paths)
+    found = find_tables()
     lacks = frozenset[str]().union(*(table.lacks for table in found))
     is_large = sum(table.rows for table in found) > LARGE
     with ExitStack() as stack:
-        running: Engine
+        query_engine: Engine
         if not wants_spark and (engine == "duckdb" or not is_large):
             from pulsarctl_wire.data.duck import DuckEngine
 
-            running = DuckEngine(found, choice, look)
+            query_engine = DuckEngine(found, choice, find_tables)
         else:
             require("pyspark")
             from pulsarctl_wire.spark.engine import SparkEngine, settings
@@ -194,14 +194,17 @@ def tables(
 
             url = master or "local[*]"
             settings_of_spark = settings(found, url) | dict(conf or {})
-            ours = stack.enter_context(ExitStack())
-            beside = spark.newSession() if spark else ours.enter_context(session(url, settings_of_spark))
-            running = SparkEngine(beside, found, choice, look)
-            weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
-        stack.callback(running.close)
+            session_stack = stack.enter_context(ExitStack())
+            own_session = (
+                spark.newSession() if spark else session_stack.enter_context(session(url, settings_of_spark))
+            )
+            query_engine = SparkEngine(own_session, found, choice, find_tables)
+            # Python cannot end while the session runs, so it is closed even if nobody calls `close`
+            weakref.finalize(query_engine, session_stack.close)
+        stack.callback(query_engine.close)
         first = found[0].connections if len(found) > 1 else None
         frames = tuple(map(absolute, found[0].files["frames"].paths)) if len(found) == 1 else ()
-        return Tables(running, lacks, first, frames, stack.pop_all())
+        return Tables(query_engine, lacks, first, frames, stack.pop_all())
 
 
 def _window(window: tuple[int, int] | None) -> Window | None:
@@ -221,9 +224,9 @@ def _find(paths: Sequence[str], tries: int = MAX_AGAIN) -> list[Found]:
 
 
 def _as_tables(sources: Sequence[str], apart: bool, make_table: Callable[[Sequence[str]], str]) -> list[str]:
-    """Return the sources, with a table in place of all captures, or of each."""
+    """Return tables: one in place of all captures among `sources`, or with `apart` one in place of each."""
     captures = [source for source in sources if not is_table(source)]
     if apart:
         return [make_table([source]) if source in captures else source for source in sources]
-    tables = [make_table(captures)] if captures else []
-    return [*(source for source in sources if source not in captures), *tables]
+    made_tables = [make_table(captures)] if captures else []
+    return [*(source for source in sources if source not in captures), *made_tables]

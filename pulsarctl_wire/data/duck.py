@@ -37,10 +37,10 @@ _SETTINGS: Final = (
     "TimeZone = 'UTC'",
 )
 _ROWS: Final = 16_384  # fetched at a time
-_SORTED: Final = 100_000  # rows for the doctor that are sorted at a time, about
-_DRAWN: Final = 100  # of them, to find out where the next begin
+_SORTED: Final = 100_000  # about how many rows for the doctor are sorted at a time: a stretch
+_DRAWN: Final = 100  # rows sampled for each stretch, to find out where the next one begins
 LARGE: Final = 100_000
-"""Rows of tables from which findings in them are kept."""
+"""The number of rows from which the findings of tables are kept (`pipeline.cache`)."""
 
 
 class DuckEngine(Engine):
@@ -52,7 +52,7 @@ class DuckEngine(Engine):
         super().__init__(found, choice, look)
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
-        self._of_relations: list[Any] = []  # the connections that relations need, but do not keep
+        self._relation_connections: list[Any] = []  # the connections that relations need, but do not keep
         for setting in _SETTINGS:
             self._database.execute(f"SET {setting}")
         for macro in _MACROS:
@@ -71,12 +71,15 @@ class DuckEngine(Engine):
         """Free everything."""
         self._database.close()
 
-    def _part(self, name: str, files: Files, schema: Any, taken: int) -> str:
-        """Select the rows of some files with all columns of `schema`, of its types: missing ones are null."""
-        ours = {field.name: duckdb.type(_type(field.type)) for field in schema}
+    def _part(self, name: str, files: Files, schema: Any, first_number: int) -> str:
+        """Make the view `name` of some files; return the SQL that selects its rows as `schema` has them.
+
+        Missing columns are null. Connections are numbered from `first_number`.
+        """
+        schema_types = {field.name: duckdb.type(_type(field.type)) for field in schema}
         if not files.paths:
-            columns = ", ".join(f"CAST(NULL AS {type_}) AS {_quoted(each)}" for each, type_ in ours.items())
-            self._define(name, f"SELECT {columns} WHERE false")
+            nulls = (f"CAST(NULL AS {type_}) AS {_quoted(column)}" for column, type_ in schema_types.items())
+            self._define(name, f"SELECT {', '.join(nulls)} WHERE false")
         elif any(map(is_uri, files.paths)):
             self._datasets[name] = _dataset(files)
             self._database.register(name, self._datasets[name])
@@ -87,7 +90,10 @@ class DuckEngine(Engine):
             self._define(name, f"SELECT * FROM read_parquet([{paths}], hive_partitioning = {options})")
         relation = self._database.table(name)
         types = dict(zip(relation.columns, relation.types, strict=True))
-        values = {column: _completed(column, types.get(column), ours[column], taken) for column in ours}
+        values = {
+            column: _convert_column(column, types.get(column), type_, first_number)
+            for column, type_ in schema_types.items()
+        }
         replaced = ", ".join(
             f"{value} AS {_quoted(name)}" for name, value in values.items() if value and name in types
         )
@@ -131,34 +137,34 @@ class DuckEngine(Engine):
             return pa.Table.from_pylist(list(diagnose(self._in_order(sql))), schema=FINDINGS)
 
     def _in_order(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `findings.events`, sorted a stretch at a time, the next one meanwhile."""
-        following: Future[pa.Table] | None = None
+        """Yield the rows of `findings.events` in order; while one stretch is read, the next one is sorted."""
+        next_stretch: Future[pa.Table] | None = None
         with ThreadPoolExecutor(1) as executor:
             for condition in self._stretches(sql):
                 rows = f"SELECT * FROM ({sql}) WHERE {condition} ORDER BY {ORDER}"
-                sorted_, following = following, executor.submit(self._table, rows)
-                if sorted_ is not None:
-                    yield from sorted_.result().to_batches(_ROWS)
-            if following is not None:
-                yield from following.result().to_batches(_ROWS)
+                stretch, next_stretch = next_stretch, executor.submit(self._table, rows)
+                if stretch is not None:
+                    yield from stretch.result().to_batches(_ROWS)
+            if next_stretch is not None:
+                yield from next_stretch.result().to_batches(_ROWS)
 
     def _table(self, sql: str) -> pa.Table:
-        connection = self._beside()  # a result does not keep it
+        connection = self._make_connection()  # held here, as its result does not hold it
         return connection.sql(sql).to_arrow_table()
 
     def _stretches(self, sql: str) -> list[str]:
-        """Conditions, each for about `_SORTED` rows of `findings.events`, in their order."""
+        """Return conditions in order, each of which selects about `_SORTED` rows of `findings.events`."""
         ends = self._database.sql(f"SELECT count(*), min(cluster), max(cluster) FROM ({sql})").fetchall()
         ((count, first, last),) = ends
-        number = count // _SORTED
-        if not number:
+        stretch_count = count // _SORTED
+        if not stretch_count:
             return ["true"]
-        drawn = f"SELECT cluster, at_ns FROM ({sql}) USING SAMPLE reservoir({number * _DRAWN} ROWS)"
-        places = self._database.sql(f"SELECT * FROM ({drawn}) ORDER BY ALL").fetchall()
-        bounds = [(first, -(2**63)), *places[_DRAWN::_DRAWN], (last, 2**63)]
+        sample = f"SELECT cluster, at_ns FROM ({sql}) USING SAMPLE reservoir({stretch_count * _DRAWN} ROWS)"
+        sampled_rows = self._database.sql(f"SELECT * FROM ({sample}) ORDER BY ALL").fetchall()
+        bounds = [(first, -(2**63)), *sampled_rows[_DRAWN::_DRAWN], (last, 2**63)]
         return list(starmap(between, pairwise(bounds)))
 
-    def _beside(self) -> Any:
+    def _make_connection(self) -> Any:
         """Return a connection for one result: while it is read, others may be."""
         connection = self._database.cursor()
         for name, dataset in self._datasets.items():
@@ -167,13 +173,13 @@ class DuckEngine(Engine):
 
     def _run(self, sql: str) -> Answer:
         with _errors():
-            result = self._beside().execute(sql)
+            result = self._make_connection().execute(sql)
         return Answer([column[0] for column in result.description], _fetched(result))
 
     def _lazy(self, sql: str) -> Any:
         with _errors():
-            self._of_relations.append(self._beside())
-            return self._of_relations[-1].sql(sql)
+            self._relation_connections.append(self._make_connection())
+            return self._relation_connections[-1].sql(sql)
 
     def _arrow(self, sql: str) -> Any:
         with _errors():
@@ -202,7 +208,7 @@ def _fetched(result: Any) -> Iterator[Any]:
 
 
 def _dataset(files: Files) -> Any:
-    """Files at URIs, which pyarrow reads."""
+    """Return a dataset of files at URIs: pyarrow reads these, not DuckDB."""
     import pyarrow.dataset as ds  # it imports pandas, which takes 0.2 s
 
     system, _ = filesystem(files.paths[0])
@@ -215,24 +221,25 @@ def _dataset(files: Files) -> Any:
     return factory.finish(factory.inspect(promote_options="permissive"))
 
 
-def _completed(name: str, actual: Any, ours: Any, taken: int) -> str | None:
-    """Return what to read a column as, if not as it is; `actual` is its type in the files, None if missing.
+def _convert_column(name: str, actual: Any, wanted: Any, first_number: int) -> str | None:
+    """Return the SQL that gives a column its `wanted` type; None if the files have that type.
 
-    If the column `partial` is missing it is false: all frames count as whole.
+    `actual` is the column's type in the files, None if it is missing. Connections are numbered from
+    `first_number`. If the column `partial` is missing it is false: all frames count as whole.
     """
     column = _quoted(name)
     if actual is None:
-        return "false" if name == "partial" else f"CAST(NULL AS {ours})"
-    if name == "connection" and taken:
-        return f"CAST({column} AS {ours}) + {taken}"
-    if actual == ours:
+        return "false" if name == "partial" else f"CAST(NULL AS {wanted})"
+    if name == "connection" and first_number:
+        return f"CAST({column} AS {wanted}) + {first_number}"
+    if actual == wanted:
         return None
-    if ours.id != "struct":
-        return f"CAST({column} AS {ours})"
+    if wanted.id != "struct":
+        return f"CAST({column} AS {wanted})"
     names = {part for part, _ in actual.children}
     parts = ", ".join(
         f"{_quoted(part)} := CAST({f'{column}.{_quoted(part)}' if part in names else 'NULL'} AS {type_})"
-        for part, type_ in ours.children
+        for part, type_ in wanted.children
     )
     return f"CASE WHEN {column} IS NOT NULL THEN struct_pack({parts}) END"
 
@@ -248,7 +255,7 @@ _TYPES: Final = {
 
 
 def _type(type_: Any) -> str:
-    """DuckDB's name of an Arrow type of ours."""
+    """Return DuckDB's name of an Arrow type that a schema of ours has."""
     if pa.types.is_dictionary(type_):
         return _type(type_.value_type)
     if pa.types.is_list(type_):

@@ -60,7 +60,7 @@ MAX_NOTES: Final = 100
 """Notes shown for one frame."""
 
 VALUE_COST: Final = 256
-"""What each value decoded from a payload by its schema costs of a `Budget`."""
+"""What a `Budget` is charged for each value that is decoded from a payload by its schema."""
 
 
 _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
@@ -86,7 +86,7 @@ class Recorder:
 
     With `show_secrets` credentials are not redacted. `schema`, if given, is used for every payload, whatever
     schema the capture has. `answers` gives each frame's record the key `answer`. `budget` limits how much is
-    opened and shown. `find_packet` says which packet of which file a packet is. `keys` open what is
+    opened and shown. `find_packet` finds the file of a packet, and its number there. `keys` open what is
     encrypted.
     """
 
@@ -109,9 +109,9 @@ class Recorder:
         self.schema = schema
         self.answers = answers
         # what is left for the current frame: bytes of payloads to show, values to build
-        self._left = 0
-        self._room: ValueBudget | None = None
-        self._plain = True  # neither still encrypted nor a marker
+        self._bytes_left = 0
+        self._value_budget: ValueBudget | None = None
+        self._is_plain = True  # neither still encrypted nor a marker
 
     def __call__(self, event: Event) -> Record:
         """Return the record of `event`."""
@@ -214,7 +214,7 @@ class Recorder:
         """Return the notes of the frame's record. For most frames this is faster than making the record."""
         metadata, base = frame.metadata, frame.base
         is_shown = metadata is not None and (self.schema or frame.schema or metadata.HasField("marker_type"))
-        if is_shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
+        if is_shown or _has_more_notes(frame) or (base is not None and not base.IsInitialized()):
             notes: list[str] = self.frame(frame)["notes"]
             return notes
         return [*frame.notes, *self.open(frame).notes]
@@ -231,9 +231,9 @@ class Recorder:
         if _is_alone(frame):
             return self._walk(getattr(base, BODIES[frame.type]))
         present = base.ListFields()
-        plain = len(present) == 2 and present[1][0].number == frame.type
-        walk = self._walk if plain and frame.type not in WITH_SECRETS else self._walk_of(frame, notes)
-        if plain:
+        is_plain = len(present) == 2 and present[1][0].number == frame.type
+        walk = self._walk if is_plain and frame.type not in WITH_SECRETS else self._walk_of(frame, notes)
+        if is_plain:
             body = present[1][1]
         else:
             body = frame.body
@@ -259,67 +259,71 @@ class Recorder:
 
     def _messages(self, frame: Frame, record: Record, notes: list[str]) -> list[Record]:
         """Return the records of a frame's messages; if its entry is decrypted, `record` says so."""
-        walked = record["metadata"]
+        metadata_record = record["metadata"]
         entry = self.open(frame)
         if entry.notes:
             notes += entry.notes
         if entry.opened is not None:
             record["decrypted"] = entry.opened._asdict()
-        self._left = MAX_SHOWN
-        self._plain = entry.opened is not None or not (
-            "marker_type" in walked or "encryption_keys" in walked or walked.get("encryption_param")
+        self._bytes_left = MAX_SHOWN
+        self._is_plain = entry.opened is not None or not (
+            "marker_type" in metadata_record
+            or "encryption_keys" in metadata_record
+            or metadata_record.get("encryption_param")
         )
         records = [
-            self._message(frame, message, walked if message.index is None else self._metadata(message), notes)
+            self._message(
+                frame, message, metadata_record if message.index is None else self._metadata(message), notes
+            )
             for message in entry.messages
         ]
         self._settle()
-        if self._left < 0:
+        if self._bytes_left < 0:
             notes.append(f"messages are not shown beyond {MAX_SHOWN} bytes of a frame")
         return records
 
     def _metadata(self, message: Message) -> Record:
         """Return the metadata of a message in a batch; {} if the frame's limit of bytes is used up."""
-        self._left -= 2 * message.head
-        return self._walk(message.metadata) if self._left >= 0 else {}
+        self._bytes_left -= 2 * message.head
+        return self._walk(message.metadata) if self._bytes_left >= 0 else {}
 
     def _settle(self) -> None:
         """Charge the budget for the values built for the current frame."""
-        if self._room is not None:
-            pay(self.budget, self._room)
-            self._room = None
+        if self._value_budget is not None:
+            pay(self.budget, self._value_budget)
+            self._value_budget = None
 
-    def _message(self, frame: Frame, message: Message, walked: Record, notes: list[str]) -> Record:
+    def _message(self, frame: Frame, message: Message, metadata_record: Record, notes: list[str]) -> Record:
         payload = message.payload
-        properties = walked.get("properties")
+        properties = metadata_record.get("properties")
         record: Record = {
             "index": message.index,
-            "key": walked.get("partition_key"),
+            "key": metadata_record.get("partition_key"),
             "properties": {pair.get("key", ""): pair.get("value") for pair in properties}
             if properties
             else {},
-            "event_time": walked.get("event_time"),
+            "event_time": metadata_record.get("event_time"),
             "size": None if payload is None else len(payload),
             "payload": None,
-            "sequence_id": walked.get("sequence_id"),
+            "sequence_id": metadata_record.get("sequence_id"),
         }
-        if "ordering_key" in walked:
+        if "ordering_key" in metadata_record:
             record["ordering_key"] = self._walk.text(message.metadata.ordering_key)
         if message.skipped:
             record["already_acked"] = True
-        if walked.get("null_value"):
+        if metadata_record.get("null_value"):
             record["null_value"] = True
         elif payload is not None:
-            weighs = weight(payload)
-            self._left -= weighs
-            if self._left >= 0:
-                if weighs != len(payload):
+            payload_weight = weight(payload)
+            self._bytes_left -= payload_weight
+            if self._bytes_left >= 0:
+                if payload_weight != len(payload):
                     self.budget.left -= WIDE_COST * len(payload)
                 record["payload"] = self._payload(frame, message.metadata, payload, notes)
         return record
 
     def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
-        if not self._plain:
+        if not self._is_plain:
             entry: Any = frame.metadata
             if entry.encryption_param or entry.encryption_keys:
                 keys = [self._walk.text(key.key) for key in entry.encryption_keys]
@@ -329,9 +333,9 @@ class Recorder:
         if schema is None:
             view, value = show_plain(payload)
             return {"view": view, "value": value}
-        if self._room is None:
-            self._room = room_of(self.budget)
-        result = show(Content(payload, schema, key_bytes(metadata), self._room))
+        if self._value_budget is None:
+            self._value_budget = room_of(self.budget)
+        result = show(Content(payload, schema, key_bytes(metadata), self._value_budget))
         if result.note:
             notes.append(result.note)
         return {"view": result.view, "value": result.value}
@@ -342,9 +346,9 @@ class Recorder:
         message = _MARKER_PAYLOADS.get(kind)
         if message is not None:
             try:
-                escaped = self._walk.escaped
+                escaped_before = self._walk.escaped
                 value |= self._walk(message.FromString(payload))
-                self.budget.left -= (self._walk.escaped - escaped) * ESCAPED_COST
+                self.budget.left -= (self._walk.escaped - escaped_before) * ESCAPED_COST
             except DecodeError:
                 notes.append("the marker's payload does not parse")
                 value["payload"] = payload.hex()
@@ -371,7 +375,7 @@ def pay(budget: Budget, room: ValueBudget) -> None:
 
 def notes_of(frame: Frame, record: Record | None = None) -> Sequence[str]:
     """Return the notes of a frame's `record`, except those about the contents of its entry."""
-    return (record or _recorder.frame(frame))["notes"] if _is_odd(frame) else frame.notes
+    return (record or _recorder.frame(frame))["notes"] if _has_more_notes(frame) else frame.notes
 
 
 _recorder: Final = Recorder()
@@ -392,7 +396,7 @@ _HEADS: Final = {
 
 
 def _is_alone(frame: Frame) -> bool:
-    """Return whether a command is a frequent one and consists of just its type and its sub-message."""
+    """Return whether a frequent command consists of just its type and its sub-message, as its bytes show."""
     raw = frame.raw
     if len(raw) < 12 or raw[8:11] != _HEADS.get(frame.type):
         return False
@@ -400,7 +404,7 @@ def _is_alone(frame: Frame) -> bool:
     return length <= 123 and raw[7] == length + 4 and raw[4:7] == b"\0\0\0"
 
 
-def _is_odd(frame: Frame) -> bool:
+def _has_more_notes(frame: Frame) -> bool:
     """Return whether the frame's record has notes that `Frame.notes` does not have."""
     base, metadata = frame.base, frame.metadata
     if base is None or frame.partial:

@@ -1,4 +1,4 @@
-"""What a frame has to do with others: filters that follow its parties, and the next step of its message.
+"""Which frames belong together: filters for all frames of one party, and the next step of a message.
 
 SEND ── its receipt ── MESSAGE, the first delivery ── ACK
 """
@@ -12,11 +12,11 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.ledgers import acknowledged_by
 
 KINDS = ("connection", "topic", "subscription", "producer", "consumer", "message")
-"""Whom a filter can follow."""
+"""The parties of a frame that a filter can follow."""
 
 
 def follow(event: Event, kind: str) -> str:
-    """Return the filter for all that has to do with a party of `event`, one of `KINDS`; "" if it has none."""
+    """Return the filter for all events of one party of `event`; `kind` is one of `KINDS`. "": it has none."""
     topic = event.topic if isinstance(event, Frame | HttpMessage) else None
     if kind == "connection":
         return f"connection == {event.connection.index}"
@@ -27,9 +27,9 @@ def follow(event: Event, kind: str) -> str:
     if kind == "subscription" and event.subscription:
         return f"topic == {json.dumps(topic)} and subscription == {json.dumps(event.subscription)}"
     if kind in ("producer", "consumer"):
-        owner = getattr(event.body, f"{kind}_id", None)
-        if owner is not None:
-            return f"connection == {event.connection.index} and fields.{kind}_id == {owner}"
+        party_id = getattr(event.body, f"{kind}_id", None)
+        if party_id is not None:
+            return f"connection == {event.connection.index} and fields.{kind}_id == {party_id}"
     if kind == "message" and (entry := _entry_of(event)) is not None:
         _, ledger, number = entry
         return f"fields.message_id.ledgerId == {ledger} and fields.message_id.entryId == {number}"
@@ -39,7 +39,7 @@ def follow(event: Event, kind: str) -> str:
 def next_step(event: Event) -> Callable[[Event], bool] | None:
     """Return the test for the next step of the message that `event` is about.
 
-    None: there is none, or it is the answer of this frame (a SEND).
+    None if there is none, or if it is the answer to this frame, as it is for a SEND.
     """
     if not isinstance(event, Frame):
         return None

@@ -43,12 +43,12 @@ class Script(Fault):
 
 
 class _Pair:
-    """The lanes of a connection: how many there are, and whether `on_open` was called."""
+    """What the lanes of a connection share: their number, and whether `on_open` was called."""
 
     def __init__(self, link: Link, pairs: dict[int, _Pair]) -> None:
         self.link = link
         self.pairs = pairs
-        self.lanes = 0
+        self.lane_count = 0
         self.is_open = False
 
 
@@ -57,7 +57,7 @@ class _ScriptLane(FaultState):
 
     def __init__(self, fault: Script, context: LaneContext, program: Program, pair: _Pair) -> None:
         super().__init__(fault, context)
-        pair.lanes += 1
+        pair.lane_count += 1
         self._program = program
         self._pair = pair
         self._held: list[tuple[float, int, Unit]] = []
@@ -75,7 +75,7 @@ class _ScriptLane(FaultState):
             yield from self._call("on_open")
         frame = Frame(decoded, pair.link)
         try:
-            items, notes = self._place(unit, frame, self._program.call("on_frame", frame))
+            items, notes = self._make_items(unit, frame, self._program.call("on_frame", frame))
         except Exception as error:  # whatever a script has put into a frame
             reason = str(error) if isinstance(error, (ScriptError, WireError)) else describe(error, "")
             items, notes = [unit], [f"{reason}; {decoded.command} goes on as it came"]
@@ -89,8 +89,8 @@ class _ScriptLane(FaultState):
         except ScriptError as error:
             yield Note(f"{self._program.path}: {error}")
 
-    def _place(self, unit: Unit, frame: Frame, result: object) -> tuple[list[Item], list[str]]:
-        """Return what is sent in place of a frame, and what to say about it."""
+    def _make_items(self, unit: Unit, frame: Frame, result: object) -> tuple[list[Item], list[str]]:
+        """Return what is sent in place of a frame, and notes about it; `result` is that of `on_frame`."""
         if result is None or isinstance(result, Frame):
             result = [result or frame]
         elif isinstance(result, Drop):
@@ -106,15 +106,15 @@ class _ScriptLane(FaultState):
                 notes.append(f"{frame.command}: answered by {other.command}")
                 items.append(Send(data, unit.at, True))
                 continue
-            passed = unit if data == unit.data else unit.with_data(data)
-            if passed is not unit:
-                does = "changed" if other.raw == unit.data else f"{other.command} added"
-                notes.append(f"{frame.command}: {does}")
+            replacement = unit if data == unit.data else unit.with_data(data)
+            if replacement is not unit:
+                change = "changed" if other.raw == unit.data else f"{other.command} added"
+                notes.append(f"{frame.command}: {change}")
             if delay > 0:
                 notes.append(f"{frame.command}: delayed {delay:g} s")
-                items += self._hold(passed._replace(at=unit.at + delay), notes)
+                items += self._hold(replacement._replace(at=unit.at + delay), notes)
             else:
-                items.append(passed)
+                items.append(replacement)
         return items, notes
 
     def _hold(self, unit: Unit, notes: list[str]) -> list[Item]:
@@ -144,8 +144,8 @@ class _ScriptLane(FaultState):
     def end(self) -> Iterator[Note]:
         """Call `on_close` if this is the last lane of its connection."""
         pair = self._pair
-        pair.lanes -= 1
-        if not pair.lanes:
+        pair.lane_count -= 1
+        if not pair.lane_count:
             pair.pairs.pop(pair.link.number, None)
             if pair.is_open:
                 yield from self._call("on_close")

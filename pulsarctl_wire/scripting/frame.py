@@ -17,7 +17,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 _U32: Final = struct.Struct(">I").pack
 _IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
-"""Fields that an answer has from its request, if both have them."""
+"""Fields that an answer copies from its request, if both have them."""
 
 
 class Link:
@@ -48,14 +48,14 @@ DROP: Final = Drop()
 
 
 class Frame:
-    """A frame on its way. Its sizes and its checksum are made right when it goes on.
+    """A frame on its way. Its sizes and its checksum are corrected when it goes on.
 
     link           its connection; None if it was made by `make`
-    to_broker      which way it goes; a frame that goes against the one it came with is an answer to that
+    to_broker      which way it goes; if `on_frame` returns a frame that goes the other way, that is an answer
     command        name of its command: "SEND"
     topic, subscription    full name and name, if known from earlier frames; else None
     raw            its bytes as they came, or as it was made
-    data           bytes to send in place of what the fields say: nothing is made right in them
+    data           bytes to send in place of what the fields say: nothing in them is corrected
     delay          seconds until it goes on. Other frames of its connection overtake it
     keeps_checksum whether the stored CRC32-C stays as it is, right or wrong
 
@@ -119,17 +119,16 @@ class Frame:
         return cls(decoded, None)
 
     def answer(self, command: str, /, **fields: Any) -> Frame:
-        """Return a frame that goes back in its place, with its request id, and ids of producer or consumer.
+        """Return a frame that goes back in place of this one, with the ids of its request (see `_IDS`).
 
         Raises LocalProtocolError, as `make` does.
         """
         number = NUMBERS.get(command)
         if number is not None and self.body is not None:
-            names = getattr(BaseCommand(), BODIES[number]).DESCRIPTOR.fields_by_name
-            own = self.body.DESCRIPTOR.fields_by_name
-            fields = {
-                name: getattr(self.body, name) for name in _IDS if name in names and name in own
-            } | fields
+            answer_fields = getattr(BaseCommand(), BODIES[number]).DESCRIPTOR.fields_by_name
+            request_fields = self.body.DESCRIPTOR.fields_by_name
+            names = [name for name in _IDS if name in answer_fields and name in request_fields]
+            fields = {name: getattr(self.body, name) for name in names} | fields
         return Frame.make(command, to_broker=not self.to_broker, **fields)
 
     def copy(self) -> Frame:
@@ -169,7 +168,7 @@ class Frame:
 
     @property
     def base(self) -> BaseCommand:
-        """The command as a protobuf message of its own, with the fields that pwire does not know."""
+        """A copy of its command as a protobuf message, with the fields that pwire does not know."""
         if self._base is None:
             self._base = BaseCommand()
             if self._decoded.base is not None:
@@ -212,8 +211,8 @@ class Frame:
         if self.data is not None:
             return bytes(memoryview(self.data))
         decoded = self._decoded
-        tail = 8 + decoded.command_size
-        command, entry = self.raw[8:tail], self.raw[tail:]
+        entry_start = 8 + decoded.command_size
+        command, entry = self.raw[8:entry_start], self.raw[entry_start:]
         if self._base is not None and self._base != decoded.base:
             command = _serialize(self._base)
         is_same = self._metadata is None or self._metadata == decoded.metadata
@@ -231,10 +230,10 @@ class Frame:
         metadata = self._metadata
         head = raw[start:stop] if metadata is None or metadata == decoded.metadata else _serialize(metadata)
         entry = b"".join((_U32(len(head)), head, self.payload))
-        before = raw[8 + decoded.command_size : start - 4]  # broker entry metadata, and the checksum
+        prefix = raw[8 + decoded.command_size : start - 4]  # broker entry metadata, and the checksum
         if parts.checksum != (0, 0) and not self.keeps_checksum:
-            before = before[:-4] + _U32(crc32c(entry))
-        return before + entry
+            prefix = prefix[:-4] + _U32(crc32c(entry))
+        return prefix + entry
 
 
 def _serialize(message: BaseCommand | MessageMetadata) -> bytes:

@@ -19,13 +19,13 @@ _INTERVAL: Final = 0.5
 class Program:
     """The functions of the script at `path`. Raises SettingsError if it cannot be loaded.
 
-    Only a file that the user has named is run: nothing that comes from a file or a socket is.
+    Only files that the user has named are run, never anything from a capture or a socket.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._seen = 0.0
-        self._state: object = None
+        self._looked_at = 0.0
+        self._loaded_version: object = None
         self._functions: dict[str, Callable[[Any], Any]] = {}
         try:
             self._load()
@@ -35,13 +35,13 @@ class Program:
     def refresh(self, now: float) -> str:
         """Load the script again if its file has changed; return a note about that, or "".
 
-        `now` is the time in seconds of any clock. A script that cannot be loaded leaves the one before.
+        `now` is the time in seconds, on any clock. If the script cannot be loaded, the one before stays.
         """
-        if 0 <= now - self._seen < _INTERVAL:
+        if 0 <= now - self._looked_at < _INTERVAL:
             return ""
-        self._seen = now
+        self._looked_at = now
         try:
-            if self._state == self._look():
+            if self._loaded_version == self._read_version():
                 return ""
             self._load()
         except ScriptError as error:
@@ -49,7 +49,7 @@ class Program:
         return f"{self.path}: loaded again"
 
     def call(self, name: str, argument: object) -> Any:
-        """Call a function of the script, if it has it. Raises ScriptError for what it raises."""
+        """Call the function `name` of the script, if it has it. Raises ScriptError if the function raises."""
         function = self._functions.get(name)
         if function is None:
             return None
@@ -58,7 +58,7 @@ class Program:
         except (Exception, SystemExit) as error:
             raise ScriptError(describe(error, self.path)) from None
 
-    def _look(self) -> object:
+    def _read_version(self) -> object:
         try:
             stat = Path(self.path).stat()
         except OSError as error:
@@ -66,7 +66,7 @@ class Program:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def _load(self) -> None:
-        self._state = self._look()
+        self._loaded_version = self._read_version()
         path = Path(self.path)
         module = ModuleType("pwire_script")
         module.__file__ = self.path
@@ -92,7 +92,7 @@ class ScriptError(Exception):
 
 
 def describe(error: BaseException, path: str) -> str:
-    """Return what was raised, in one line, with the last line of the script on the way to it."""
+    """Return what was raised, in one line, with the last line of the script in the traceback."""
     line = error.lineno if isinstance(error, SyntaxError) else 0
     for entry in traceback.extract_tb(error.__traceback__):
         if entry.filename == path:

@@ -114,7 +114,7 @@ class AsyncBroker:
         return answer
 
     async def wait_for_fault(self, number: int, hits: int = 1, timeout: float = 30.0) -> int:
-        """Wait until a fault has hit so many frames since it was added. Returns how many it has.
+        """Wait until a fault has hit at least `hits` frames since it was added. Returns how many it has hit.
 
         Raises RequestTimeout if that takes longer than `timeout` (seconds).
         """
@@ -131,11 +131,11 @@ class AsyncBroker:
         await self.ask("fault-clear")
 
     async def wait_for(self, selection: str, timeout: float = 10.0, count: int = 1) -> Frame:
-        """Wait until so many frames that a selection chooses went over the wire; see `Broker.wait_for`."""
+        """Wait until `count` frames that `selection` chooses went over the wire; see `Broker.wait_for`."""
         return await asyncio.to_thread(self._broker.wait_for, selection, timeout, count)
 
     async def state(self) -> dict[str, Any]:
-        """Connections, topics, subscriptions and consumers, as in `pwire broker ctl state`."""
+        """Return connections, topics, subscriptions and consumers, as `pwire broker ctl state` shows them."""
         return await self.ask("state")
 
 
@@ -189,7 +189,7 @@ class Broker:
     # -- starting and stopping
 
     def start(self) -> None:
-        """Start it. Raises InUse, StorageError, SettingsError."""
+        """Start the broker. Raises InUse, StorageError, SettingsError."""
         from pulsarctl_wire.broker.shell.running import bind, tls_context
 
         if self._thread is not None:
@@ -197,13 +197,13 @@ class Broker:
         plan = self._plan()
         tls = tls_context(plan)
         sockets = bind(plan)
-        started = _Outcome()
+        startup = _Startup()
         self._thread = threading.Thread(
-            target=self._run, args=(plan, sockets, tls, started), name="pulsar-broker", daemon=True
+            target=self._run, args=(plan, sockets, tls, startup), name="pulsar-broker", daemon=True
         )
         self._thread.start()
         try:
-            started.result()
+            startup.wait()
         except BaseException:
             self._thread.join()
             self._thread = None
@@ -228,14 +228,14 @@ class Broker:
             partitions=self._partitions,
         )
 
-    def _run(self, plan: Plan, sockets: Any, tls: Any, started: _Outcome) -> None:
+    def _run(self, plan: Plan, sockets: Any, tls: Any, startup: _Startup) -> None:
         """Serve until `stop`; this runs in the thread."""
 
         async def serve() -> None:
             from pulsarctl_wire.broker.shell.running import Running, close_all
             from pulsarctl_wire.testing.traffic import Traffic
 
-            over = asyncio.Event()
+            end_event = asyncio.Event()
             try:
                 self._traffic = Traffic()
                 running = Running(plan, sockets, tls=tls, tap=self._traffic)
@@ -247,21 +247,21 @@ class Broker:
                     raise
             except BaseException as error:
                 close_all(sockets)
-                started.fail(error)
+                startup.fail(error)
                 return
-            self._running, self._loop, self._over = running, asyncio.get_running_loop(), over
-            started.done()
-            await over.wait()
+            self._running, self._loop, self._end_event = running, asyncio.get_running_loop(), end_event
+            startup.complete()
+            await end_event.wait()
             await running.close()
 
         asyncio.run(serve())
 
     def stop(self) -> None:
-        """Stop it; what it received is stored. Does nothing if it does not run."""
+        """Stop the broker; what it received is stored. Does nothing if it does not run."""
         thread, loop = self._thread, self._loop
         if thread is None or loop is None:
             return
-        loop.call_soon_threadsafe(self._over.set)
+        loop.call_soon_threadsafe(self._end_event.set)
         thread.join()
         self._thread = self._loop = self._running = None
 
@@ -353,7 +353,7 @@ class Broker:
         return self.traffic.list_frames(selection)
 
     def wait_for(self, selection: str, timeout: float = 10.0, count: int = 1) -> Frame:
-        """Wait until so many frames that a selection chooses went over the wire since the start.
+        """Wait until `count` frames that `selection` chooses have gone over the wire since the start.
 
         Returns the last of them. Raises RequestTimeout after `timeout` seconds, SettingsError, FilterError.
         """
@@ -386,28 +386,29 @@ class Broker:
 
 
 def _new_faults() -> Faults:
-    """Faults that can be limited to topics, and by filters."""
+    """Return an empty set of faults, to which faults with topics and filters can be added."""
     from pulsarctl_wire.cli.proxy.options import make_test
     from pulsarctl_wire.faults.lanes import Faults
 
     return Faults(0, make_test)
 
 
-class _Outcome:
-    """Whether a thread has started, or why not."""
+class _Startup:
+    """The start of a broker in its thread: whether it has succeeded, or why not."""
 
     def __init__(self) -> None:
-        self._known = threading.Event()
+        self._settled = threading.Event()
         self._error: BaseException | None = None
 
-    def done(self) -> None:
-        self._known.set()
+    def complete(self) -> None:
+        self._settled.set()
 
     def fail(self, error: BaseException) -> None:
         self._error = error
-        self._known.set()
+        self._settled.set()
 
-    def result(self) -> None:
-        self._known.wait()
+    def wait(self) -> None:
+        """Wait until the broker has started; raise the error if it could not."""
+        self._settled.wait()
         if self._error is not None:
             raise self._error

@@ -82,7 +82,7 @@ class Traffic:
         return frames.frames
 
     def wait_for(self, selection: str, timeout: float, count: int = 1) -> Frame:
-        """Wait until so many frames are chosen by a selection, from the start on; return the last of them.
+        """Wait until `selection` chooses `count` frames, counted from the start; return the last of them.
 
         Raises RequestTimeout after `timeout` seconds, SettingsError, FilterError.
         """
@@ -94,8 +94,8 @@ class Traffic:
                     if not self._changed.wait(max(end - time.monotonic(), 0.0)):
                         count_text = f"{len(frames.frames)} of {count} frames"
                         raise RequestTimeout(f"{selection}: {count_text} came within {timeout:g} s")
-                news, start = self._log[start:], len(self._log)
-            for name, connection, values in news:
+                entries, start = self._log[start:], len(self._log)
+            for name, connection, values in entries:
                 getattr(follower, name)(connection, *values)
             if len(frames.frames) >= count:
                 return frames.frames[count - 1]
@@ -138,7 +138,7 @@ class _Frames(Sink):
 
 
 def make_test(selection: str) -> Test:
-    """Return the test of a selection: as of a fault (`command=ACK topic=orders`), or a filter expression.
+    """Return the test of a selection: written as for a fault (`command=ACK topic=orders`), or a filter.
 
     "" chooses all frames. Raises SettingsError, FilterError.
     """
@@ -160,7 +160,7 @@ def make_test(selection: str) -> Test:
 
 
 def describe(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the lines that tell findings, with the frames that prove them."""
+    """Yield lines that describe findings, with the frames that prove them."""
     for finding in findings:
         yield f"{finding.rule}: {finding.explanation}"
         for sighting, reason in finding.evidence:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.faults.lanes import Faults
 
 WHERE, DATA, SETTINGS = "Where", "Topics and data", "Settings"
-_LOOK: Final = 0.5  # seconds between two looks at the parent, where it cannot be waited for
+_POLL_INTERVAL: Final = 0.5  # seconds between two looks at the parent, where no pidfd can wait for its end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ def _partitions(texts: list[str]) -> dict[str, int]:
 
 
 class _Run(NamedTuple):
-    """What is to be run: a plan with its sockets, the options, and the process that started this one."""
+    """What is to be run: a plan with its sockets, and the options. `parent` is the parent process's id."""
 
     plan: Plan
     sockets: list[Sockets]
@@ -256,7 +256,7 @@ async def _serve(run: _Run, faults: Faults | None, watched_ring: WatchedRing | N
         loop.add_signal_handler(number, end_event.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if place.exit_with_parent:
-        _end_with(run.parent, end_event)
+        _watch_parent(run.parent, end_event)
     tap, note = None, console.warn
     if watched_ring is not None:
         from pulsarctl_wire.net.proxy.tap import RingTap
@@ -276,7 +276,7 @@ async def _serve(run: _Run, faults: Faults | None, watched_ring: WatchedRing | N
         gc.set_threshold(10_000, 20, 100)  # SENDs come and go, and make no cycles
         await end_event.wait()
         for number in ENDING:
-            loop.remove_signal_handler(number)  # a second one ends it at once
+            loop.remove_signal_handler(number)  # a second signal ends the process at once
     finally:
         if server is not None:
             await server.close()
@@ -334,7 +334,7 @@ def _urls(broker: Broker) -> dict[str, str | None]:
     }
 
 
-def _end_with(parent: int, end_event: Event) -> None:
+def _watch_parent(parent: int, end_event: Event) -> None:
     """Set `end_event` when the process `parent`, which started this one, ends."""
     import asyncio
 
@@ -348,4 +348,4 @@ def _end_with(parent: int, end_event: Event) -> None:
             return
         end_event.set()
     else:
-        loop.call_later(_LOOK, _end_with, parent, end_event)
+        loop.call_later(_POLL_INTERVAL, _watch_parent, parent, end_event)

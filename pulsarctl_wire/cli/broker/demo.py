@@ -48,6 +48,6 @@ def demo(options: DemoOptions) -> int:
 
 
 def _new_file() -> str:
-    number, path = tempfile.mkstemp(prefix="pwire-demo-", suffix=".pcapng")
-    os.close(number)
+    descriptor, path = tempfile.mkstemp(prefix="pwire-demo-", suffix=".pcapng")
+    os.close(descriptor)
     return path

@@ -41,7 +41,7 @@ class Group:
 
 
 class DemoTrace(Trace):
-    """Shows the frames until the output fails, with `error`: the broker must not notice that."""
+    """Shows the frames until the output fails. The broker must not notice the failure: `error` keeps it."""
 
     error: OSError | None = None
 
@@ -75,7 +75,7 @@ class Clients:
         self._settings = settings
         self._stack = stack
         self._groups = [Group("workers", "Shared"), Group("audit", "Failover")]
-        self._news = asyncio.Event()
+        self._delivery_event = asyncio.Event()
 
     async def run(self) -> None:
         """Subscribe, produce, and tell who received what."""
@@ -109,7 +109,7 @@ class Clients:
                 received.append((message.payload or b"").decode())
                 delivery.consumer.ack(delivery, message)
             delivery.consumer.release_permits(delivery)
-            self._news.set()
+            self._delivery_event.set()
 
     async def _produce(self) -> None:
         """Send each message, and wait until every subscription has received it."""
@@ -121,13 +121,13 @@ class Clients:
         for number, (key, text) in enumerate(_MESSAGES, 1):
             await publisher.send(Outgoing(text.encode(), key=key))
             await publisher.flush()
-            await self._until_received(number)
+            await self._wait_until_received(number)
             await asyncio.sleep(_PAUSE)
 
-    async def _until_received(self, number: int) -> None:
+    async def _wait_until_received(self, number: int) -> None:
         while any(group.count < number for group in self._groups):
-            self._news.clear()
+            self._delivery_event.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), _PATIENCE)
+                await asyncio.wait_for(self._delivery_event.wait(), _PATIENCE)
             except (TimeoutError, asyncio.TimeoutError):
                 raise RequestTimeout(f"message {number} was not delivered within {_PATIENCE:g} s") from None

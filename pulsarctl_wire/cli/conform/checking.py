@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pulsarctl_wire.cli.conform.options import BrokerOptions
 
 _SHORTEST: Final = 2.0
-"""Seconds that --have can give a time: cases look a second before and after it."""
+"""The shortest time that --have takes, in seconds: cases look a second before and after its end."""
 
 
 def check_broker(options: BrokerOptions) -> int:
     """Run the chosen cases against a broker, or list them; return the exit code."""
     if options.choice.listing:
-        # the first argument is no URL then
+        # with --list, the first argument can be a case
         patterns = [*filter(None, [options.url]), *options.cases]
         patterns = [pattern for pattern in patterns if "://" not in pattern]
         return list_cases(choose(patterns, options.choice.level, CASES), options.report.output)
@@ -57,7 +57,7 @@ def check_broker(options: BrokerOptions) -> int:
 
 
 def _parse_claims(texts: list[str]) -> tuple[frozenset[str], dict[str, float]]:
-    """Parse --have: names of settings, and times of others as NAME=SECONDS."""
+    """Parse --have: return the names of settings, and the times, which NAME=SECONDS changes."""
     names, seconds = set(), dict(SECONDS)
     for text in texts:
         name, equals, value = text.partition("=")
@@ -105,7 +105,7 @@ def _read_key(path: str) -> bytes:
 async def _run(
     options: BrokerOptions, cases: list[Case], place: Place, claims: frozenset[str]
 ) -> tuple[Report, list[Outcome]]:
-    """Run cases; returns the report, and what came of each."""
+    """Run cases; return the report, and the outcome of each case."""
     make_target = partial(RemoteTarget, place)
     began, date = time.perf_counter(), datetime.now(timezone.utc)
     async with make_target() as target:

@@ -29,7 +29,7 @@ _JOBS: Final = 4
 _PLACEHOLDERS: Final = ("{url}", "{topic}", "{count}")
 
 Commands = dict[str, list[str]]
-"""The words of the commands, by mode."""
+"""Modes (produce, consume) -> the words of the command that starts the client."""
 
 
 def check_client(options: ClientOptions) -> int:
@@ -43,7 +43,7 @@ def check_client(options: ClientOptions) -> int:
 
 
 def _parse_commands(options: ClientOptions) -> Commands:
-    """Split the commands. One that cannot work ends the command."""
+    """Split the commands of the client into words. Ends pwire if one of them cannot work."""
     commands = {}
     for mode, text in (("produce", options.produce), ("consume", options.consume)):
         if text is None:
@@ -52,9 +52,9 @@ def _parse_commands(options: ClientOptions) -> Commands:
             words = shlex.split(text)
         except ValueError as error:
             console.fail(f"--{mode}: {error}")
-        needs = [name for name in _PLACEHOLDERS if not any(name in word for word in words)]
-        if needs:
-            console.fail(f"--{mode}: the command needs {' and '.join(needs)}")
+        missing = [name for name in _PLACEHOLDERS if not any(name in word for word in words)]
+        if missing:
+            console.fail(f"--{mode}: the command needs {' and '.join(missing)}")
         if shutil.which(words[0]) is None:
             console.fail(f"--{mode}: {words[0][:100]} is no command that can be found")
         commands[mode] = words
@@ -66,18 +66,18 @@ def _parse_commands(options: ClientOptions) -> Commands:
 async def _run(
     options: ClientOptions, cases: Sequence[Case], commands: Commands
 ) -> tuple[Report, list[Outcome]]:
-    """Run cases; return the report, and what came of each."""
+    """Run cases; return the report, and the outcome of each case."""
     start, date = time.perf_counter(), datetime.now(timezone.utc)
     seconds = {"timeout": options.timeout, "keepalive": options.keepalive}
     plan = make_plan(cases, frozenset(commands), options.cases, options.choice.jobs or _JOBS)
     progress = Progress(len(cases))
     outcomes = await run_plan(plan, partial(CommandStage, commands, seconds), progress.add)
     progress.end()
-    version, number = _find_version(outcomes)
+    version, protocol_version = _find_version(outcomes)
     about = {
         "target": " · ".join(shlex.join(words) for words in commands.values()),
         "server": version,
-        "protocol_version": number,
+        "protocol_version": protocol_version,
         "date": date.isoformat(),
         "seconds": round(time.perf_counter() - start, 3),
         "pwire": __version__,
@@ -90,21 +90,22 @@ class _Greeting(Sink):
     """Keeps what CONNECT says of the client."""
 
     def __init__(self) -> None:
-        self.version, self.number = "", 0
+        self.version, self.protocol_version = "", 0
 
     def events(self, events: list[Event]) -> None:
         """Look for CONNECT."""
         for event in events:
             if isinstance(event, Frame) and event.command == "CONNECT" and event.body is not None:
-                self.version, self.number = event.body.client_version, event.body.protocol_version
+                self.version = event.body.client_version
+                self.protocol_version = event.body.protocol_version
 
 
 def _find_version(outcomes: Sequence[Outcome]) -> tuple[str, int]:
-    """Return what the client says of itself: its version, and that of the protocol."""
+    """Return the version of the client, and its version of the protocol, as the client states them."""
     greeting = _Greeting()
     for outcome in outcomes:
         if outcome.transcript is not None and not greeting.version:
             follower = Follower([greeting])
             outcome.transcript.replay(follower)
             follower.finish()
-    return greeting.version or "unknown", greeting.number
+    return greeting.version or "unknown", greeting.protocol_version

@@ -50,9 +50,9 @@ class ClientCommand(Command):
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
         """Override the parent's method."""
         if "--" in arguments:
-            place = arguments.index("--")
-            words = arguments[place + 1 :]
-            arguments = arguments[:place]
+            position = arguments.index("--")
+            words = arguments[position + 1 :]
+            arguments = arguments[:position]
             if not any("{mode}" in word for word in words):
                 console.fail("conform client: the command after -- needs {mode}: produce or consume")
             for mode in ("produce", "consume"):

@@ -63,7 +63,7 @@ async def _run(options: FuzzOptions, settings: Settings, seed: int) -> int:
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        loop.remove_signal_handler(signal.SIGINT)  # a second one ends it at once
+        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C ends the process at once
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -98,7 +98,7 @@ def _make_place(settings: Settings) -> Place:
 
 
 class Scripts:
-    """Writes a script for each finding to a folder, which is made with the first."""
+    """Writes a script for each finding to `folder`, by default a new temporary one."""
 
     def __init__(self, folder: str | None, url: str, seed: int) -> None:
         self._folder = folder

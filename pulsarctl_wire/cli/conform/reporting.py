@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from pulsarctl_wire.cli.conform.options import ReportOptions
 
 EXIT_FAILED: Final = 1
-_MAX_FRAMES: Final = 200  # of a case in a report
+_MAX_FRAMES: Final = 200  # of each case in a report
 _MAX_REPORT: Final = 256 << 20  # bytes
 
 
 def choose(patterns: list[str], level: str, cases: Cases) -> list[Case]:
-    """Return the cases of these ids, which are at least as binding as `level` unless named in full.
+    """Return the cases that `patterns` match and that are at least as binding as `level`.
 
-    An id that no case has ends the command.
+    A case that a pattern names in full is returned whatever its level. A pattern that matches no case ends
+    the command.
     """
     for pattern in patterns:
         if not select([pattern], cases):
@@ -52,8 +53,8 @@ def list_cases(cases: list[Case], output: str) -> int:
         width = max(len(case.id) for case in cases)
         for case in cases:
             needs = f"  (needs {', '.join(case.needs)})" if case.needs else ""
-            first = case.paragraphs[""].partition(". ")[0].rstrip(".")
-            sys.stdout.write(f"{case.id:<{width}}  {case.level:<8}  {first}{needs}\n")
+            sentence = case.paragraphs[""].partition(". ")[0].rstrip(".")
+            sys.stdout.write(f"{case.id:<{width}}  {case.level:<8}  {sentence}{needs}\n")
     sys.stdout.flush()
     return 0
 
@@ -114,7 +115,7 @@ class _Lines(Sink):
 
 
 def list_frames(outcome: Outcome) -> list[str]:
-    """Return the frames of a case, a line each; of many, the last."""
+    """Return the frames of a case, one per line; only the last `_MAX_FRAMES` if there are more."""
     if outcome.transcript is None:
         return []
     lines = _Lines()
@@ -149,7 +150,7 @@ def _write_file(flag: str, path: str | None, content: bytes) -> None:
 
 
 def read_report(path: str) -> Any:
-    """Read a report. A file that is none ends the command."""
+    """Read a report. A file that is not a report ends the command."""
     try:
         with open(path, "rb") as file:
             report = json.loads(file.read(_MAX_REPORT))

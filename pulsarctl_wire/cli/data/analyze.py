@@ -18,7 +18,7 @@ from pulsarctl_wire.spark.connect import is_connect
 
 Format = Literal["parquet", "delta", "iceberg"]
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
-_MIDDLING: Final = 500 * 1024 * 1024  # bytes of inputs of which Spark's start is half of the time
+_MEDIUM: Final = 500 * 1024 * 1024  # bytes of inputs for which the start of Spark is half of the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ def analyze(options: AnalyzeOptions) -> int:
     """Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new."""
     needs_spark = options.follow or options.master or options.conf
     console.require(*TABLE_LIBRARIES, *(["pyspark"] if needs_spark else []))
-    split, settings = parse_size("--split-size", options.split_size), parse_conf(options.conf)
-    if not split:
+    split_size, settings = parse_size("--split-size", options.split_size), parse_conf(options.conf)
+    if not split_size:
         console.fail(f"--split-size {options.split_size}: must be at least 1 byte")
     if options.follow and len(options.inputs) != 1:
         console.fail("analyze: --follow takes one directory")
@@ -83,10 +83,11 @@ def analyze(options: AnalyzeOptions) -> int:
 
         require_keylogs(options.rows.keylogs)
         outline = Store(options.out).outline()
-        work = replace(options.rows.make_options(split), partition_by=_partition_by(options, outline))
+        columns = _partition_by(options, outline)
+        table_options = replace(options.rows.make_options(split_size), partition_by=columns)
         if options.follow:
-            return _code(_follow(options, work, settings))
-        return _code(_run(options, work, settings, outline))
+            return _code(_follow(options, table_options, settings))
+        return _code(_run(options, table_options, settings, outline))
     except WireError as error:
         console.fail(str(error), console.find_code(error))
     except OSError as error:
@@ -101,14 +102,14 @@ def _partition_by(options: AnalyzeOptions, outline: Any) -> tuple[str, ...]:
 
 
 def _hold_secrets(inputs: list[Any]) -> bool:
-    """Return whether inputs hold secrets of TLS, if there are few enough to search them."""
+    """Return whether inputs hold secrets of TLS; False, too, if they are too large to be searched."""
     from pulsarctl_wire.capture.secrets import has_secrets
 
-    return sum(file.size for file in inputs) < _MIDDLING and any(has_secrets(file.path) for file in inputs)
+    return sum(file.size for file in inputs) < _MEDIUM and any(has_secrets(file.path) for file in inputs)
 
 
-def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], outline: Any) -> Any:
-    """Analyze the inputs, some of which an existing table may have already; returns the totals."""
+def _run(options: AnalyzeOptions, table_options: Any, settings: dict[str, str], outline: Any) -> Any:
+    """Analyze the inputs; return the totals. `outline` is that of the existing table, None without one."""
     started = time.monotonic()
     from concurrent.futures import ThreadPoolExecutor
 
@@ -122,16 +123,17 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], outline: 
     options.rows.check_host(file.name for file in inputs)
     is_new = outline is None or options.rebuild
     earlier_logs = None if is_new else outline.options.keylog
-    if work.keylog is not None or earlier_logs is not None:
-        work = replace(work, keylog=tuple(dict.fromkeys([*(earlier_logs or ()), *(work.keylog or ())])))
+    if table_options.keylog is not None or earlier_logs is not None:
+        logs = dict.fromkeys([*(earlier_logs or ()), *(table_options.keylog or ())])
+        table_options = replace(table_options, keylog=tuple(logs))
     elif is_new and _hold_secrets(inputs):
-        work = replace(work, keylog=())
+        table_options = replace(table_options, keylog=())
     if sum(file.size for file in inputs) - sum(file.size for file in previous) >= _SMALL:
         console.require("pyspark")
     with ExitStack() as stack:
         run = Run(
             *(inputs, options.out),
-            options=work,
+            options=table_options,
             mirror=options.mirror,
             rebuild=options.rebuild,
             format=options.format,
@@ -154,13 +156,13 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], outline: 
             progress.start()
             totals = run.run(SparkWorkers(spark), show)
     _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
-    if is_default and _SMALL <= remaining < _MIDDLING:
+    if is_default and _SMALL <= remaining < _MEDIUM:
         sys.stderr.write("pwire table is quicker for inputs of this size: it does not start Spark\n")
     return totals
 
 
 def _announce(run: Any, out: str) -> None:
-    """Say how the run goes on, if that is not as usual."""
+    """Print why the table is made again, if it is, and the notes of the run."""
     if run.rebuild is not None:
         reason, files, size = run.rebuild
         console.warn(
@@ -171,20 +173,20 @@ def _announce(run: Any, out: str) -> None:
         console.warn(f"{out}: {note}")
 
 
-def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
+def _follow(options: AnalyzeOptions, table_options: Any, settings: dict[str, str]) -> Any:
     """Add files as they become complete; returns the totals."""
     from pulsarctl_wire.spark.session import session
 
-    count = notes = 0
+    problem_count = note_count = 0
 
     def show(totals: Any) -> None:
-        nonlocal count, notes
-        for name, problem, _ in totals.problems[count:]:
+        nonlocal problem_count, note_count
+        for name, problem, _ in totals.problems[problem_count:]:
             console.warn(f"{name}: {problem}")
-        count = len(totals.problems)
-        for note in totals.notes[notes:]:
+        problem_count = len(totals.problems)
+        for note in totals.notes[note_count:]:
             console.warn(note)
-        notes = len(totals.notes)
+        note_count = len(totals.notes)
         sys.stderr.write(
             f"{human_bytes(totals.read)}, {_count(totals.packets, 'packet')}, "
             f"{_count(totals.connections, 'connection')}{_describe_drops(totals)}\n"
@@ -202,7 +204,7 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
             console.warn(f"metrics at {serve(options.metrics, FollowCollector(status), stack)}")
         (directory,) = options.inputs
         return follow(
-            *(spark, directory, options.out, work),
+            *(spark, directory, options.out, table_options),
             finish=options.finish,
             format=options.format,
             say=console.warn,
@@ -210,16 +212,17 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         )
 
 
-def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
+def _report(totals: Any, file_count: int, resumed_count: int, out: str, seconds: float) -> None:
     for name, problem, _ in totals.problems:
         console.warn(f"{name}: {problem}")
     for note in totals.notes:
         console.warn(note)
     console.warn_of_packets(totals.skipped, totals.copies)
-    note = f", {resumed} of them before" if resumed else ""
-    rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
+    resumed_text = f", {resumed_count} of them before" if resumed_count else ""
+    has_rate = not resumed_count and totals.frames > 100_000
+    rate = f" ({totals.frames / seconds:,.0f} frames/s)" if has_rate else ""
     sys.stderr.write(
-        f"{count_of(inputs, 'file')} ({human_bytes(totals.read)}){note}, "
+        f"{count_of(file_count, 'file')} ({human_bytes(totals.read)}){resumed_text}, "
         f"{_count(totals.connections, 'connection')}, {_count(totals.frames, 'frame')}, "
         f"{_count(totals.gaps, 'gap')}"
         f"{_describe_drops(totals)} in {seconds:.1f} s{rate}\n"
@@ -240,5 +243,5 @@ def _count(number: int, name: str) -> str:
 def _code(totals: Any) -> int:
     if not totals.problems:
         return 0
-    readable = all(damaged for _, _, damaged in totals.problems)
-    return console.EXIT_DAMAGED if readable else console.EXIT_SOURCE
+    is_readable = all(is_damaged for _, _, is_damaged in totals.problems)
+    return console.EXIT_DAMAGED if is_readable else console.EXIT_SOURCE

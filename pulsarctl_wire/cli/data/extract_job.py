@@ -19,8 +19,8 @@ from pulsarctl_wire.render.text import count_of, human_bytes
 from pulsarctl_wire.reports import packets
 from pulsarctl_wire.reports.engine import Engine
 
-_TRIED: Final = 8  # windows by which a capture is recognized
-_WAY_OUT: Final = "; --captures PATH says where captures are now"
+_PROBES: Final = 8  # windows by which a capture is recognized
+_HINT: Final = "; --captures PATH says where captures are now"
 
 
 class Selection(NamedTuple):
@@ -47,7 +47,7 @@ class ExtractJob:
         self._captures = Captures(options.sources, options.captures)
         self._secrets = Secrets(options.keylogs)
         self._secrets.require_logs()
-        self._read: list[str] = []
+        self._read_paths: list[str] = []
         self._copies: list[Copied] = []
         self._connections = 0
         self._code = 0
@@ -66,7 +66,7 @@ class ExtractJob:
         path = self._options.write
         if path != "-":
             console.refuse_source(
-                "--write", path, [*self._options.sources, *self._options.keylogs, *self._read]
+                "--write", path, [*self._options.sources, *self._options.keylogs, *self._read_paths]
             )
             with suppress(OSError):  # a pipe
                 stream.truncate(0)
@@ -85,17 +85,17 @@ class ExtractJob:
         frames = sum(part.found for part in self._copies)
         sys.stderr.write(
             f"{count_of(frames, 'frame')} in {count_of(writer.count, 'packet')} ({human_bytes(size)}) "
-            f"of {count_of(len(self._read), 'file')}, {count_of(self._connections, 'connection')}\n"
+            f"of {count_of(len(self._read_paths), 'file')}, {count_of(self._connections, 'connection')}\n"
         )
-        unclear = max(frames - checker.frames, 0) if self._options.whole else checker.missing
-        if unclear:
+        undecoded_count = max(frames - checker.frames, 0) if self._options.whole else checker.missing
+        if undecoded_count:
             hint = "" if self._options.whole else "; --connections writes also what came before"
-            console.warn(f"{count_of(unclear, 'frame')} cannot be decoded from these packets{hint}")
+            console.warn(f"{count_of(undecoded_count, 'frame')} cannot be decoded from these packets{hint}")
 
     # -- what is wanted
 
     def _plan(self) -> list[tuple[str, int]]:
-        """Let the engine find out what is wanted of which capture; returns their names and frames."""
+        """Let the engine find the windows to copy; return each capture's name, and its wanted frames."""
         table, condition = self._options.table, self._options.where or "true"
         try:
             counts = self._engine.rows(packets.counted(table, condition))
@@ -118,17 +118,17 @@ class ExtractJob:
     # -- copying
 
     def _copy(self, file: str, frames: int, temporary: str) -> None:
-        """Copy what is wanted of a capture, wherever it is now; say what is missing."""
-        probes = list(islice((probe for probe in self._windows(file) if probe.offset is not None), _TRIED))
+        """Copy the windows of the capture `file` of the table, wherever it is now; say what is missing."""
+        probes = list(islice((probe for probe in self._windows(file) if probe.offset is not None), _PROBES))
         problem = f"{file}: no such file" if not self._options.captures else f"{file}: not in --captures"
         for path in self._candidates(file, probes):
             problem = self._try(file, path, temporary, probes)
             if not problem:
                 return
-        self._lose(frames, f"{problem}{'' if self._options.captures else _WAY_OUT}")
+        self._lose(frames, f"{problem}{'' if self._options.captures else _HINT}")
 
     def _try(self, file: str, path: str, temporary: str, probes: list[Window]) -> str:
-        """Copy what is wanted from a capture that may be the one; returns why not, or ""."""
+        """Copy the windows of `file` from `path` if that is the same capture; return the problem, or ""."""
         try:
             can_seek = self._recognize(path, probes, temporary)
             if can_seek is None:
@@ -139,7 +139,7 @@ class ExtractJob:
         return ""
 
     def _recognize(self, path: str, probes: list[Window], temporary: str) -> bool | None:
-        """Return whether reading parts of a capture is enough; None if it is not the one of these windows."""
+        """Return whether it is enough to read parts of a capture; None if it has none of `probes`."""
         is_same = not probes
         for can_seek in (True, False):
             copied = Copied(temporary)
@@ -163,7 +163,7 @@ class ExtractJob:
             copied.delete()
             copied = self._copy_windows(file, path, temporary, False)
         copied.close()
-        self._read.append(path)
+        self._read_paths.append(path)
         self._secrets.begin_file(path)
         self._copies.append(copied)
         if copied.lost:
@@ -187,6 +187,6 @@ class ExtractJob:
                 console.fail("--write -: is binary; send it to a file or a pipe: | pwire decode -")
             return cast(BinaryIO, sys.stdout.buffer)
         try:
-            return stack.enter_context(open(path, "ab"))  # and emptied once the packets are there
+            return stack.enter_context(open(path, "ab"))  # `_write` empties it once the packets are there
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)

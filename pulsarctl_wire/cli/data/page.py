@@ -81,11 +81,11 @@ def _cards(overview: Overview) -> str:
 def _tables(overview: Overview) -> Iterable[tuple[str, str, Sequence[Row], Sequence[str], bool]]:
     percentiles = ("count", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
     slowest = ("latency_ns", "time_ns", "command", "answer", "topic", "connection", "packet_offset")
-    sums = (
+    topics = (
         *("topic", "share", "bytes", "frames", "published", "delivered"),
         *("producers", "subscriptions", "errors"),
     )
-    yield "Topics", "by bytes", overview.topics, sums, True
+    yield "Topics", "by bytes", overview.topics, topics, True
     producers = ("topic", "producer", *percentiles)
     yield "Publish latency", "by topic and producer", overview.publish_latency, producers, True
     yield "Slowest requests", "including publishes", overview.slowest, slowest, True

@@ -22,7 +22,8 @@ from pulsarctl_wire.reports.engine import Row
 from pulsarctl_wire.reports.overview import BINS, SERIES, Overview
 
 _HEAT: Final = ("#2b4a8b", "#2a7f8f", "#2a9d8f", "#8ab17d", "#e9c46a", "#e76f51")
-_ENDS: Final = {"closed": 2, "open": 0, "unanswered": 1, "error": 6, "refused": 3}
+_END_COLOURS: Final = {"closed": 2, "open": 0, "unanswered": 1, "error": 6, "refused": 3}
+"""How a connection ended -> the number of its colour in `PALETTE`."""
 _PERCENTILES: Final = {"p50_ns": "p50", "p90_ns": "p90", "p99_ns": "p99", "p999_ns": "p99.9", "max_ns": "max"}
 _SECOND: Final = 1_000_000_000
 _LABELS: Final = {
@@ -48,17 +49,17 @@ def latency_axis(lowest: float, highest: float) -> Axis:
     """Return a logarithmic axis of spans, in ns."""
     low, high = math.log10(max(1.0, lowest)) - 0.05, math.log10(max(1.0, highest)) + 0.05
     high = max(high, low + 0.5)
-    all_of_them = high - low < 2.5
+    has_all_labels = high - low < 2.5
     labels = {
         span: text
         for span, text in _LABELS.items()
-        if low <= math.log10(span) <= high and (all_of_them or text.startswith("1"))
+        if low <= math.log10(span) <= high and (has_all_labels or text.startswith("1"))
     }
     return Axis("latency", dict(labels), lambda span: (math.log10(max(1.0, span)) - low) / (high - low))
 
 
 def _span(overview: Overview) -> Axis:
-    """Return the axis of all plots over time: from the first bucket to the end of the last one."""
+    """Return the time axis that plots share: from the first bucket to the end of the last one."""
     width, totals = overview.bucket_ns, overview.totals
     start, stop = totals["first_ns"] or 0, totals["last_ns"] or 0
     return time_axis(start // width * width, (stop // width + 1) * width)
@@ -109,7 +110,7 @@ def heat_map(overview: Overview) -> str:
     highest = max(row["count"] for row in overview.heat)
     bounds = sorted({max(1, round(highest ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
     cells: list[str] = []
-    wide = to_x(x.place(overview.bucket_ns) - x.place(0))
+    cell_width = to_x(x.place(overview.bucket_ns) - x.place(0))
     for row in sorted(overview.heat, key=lambda row: (row["time_ns"], row["bin"])):
         low, high = (10 ** ((row["bin"] + step) / BINS) for step in (0, 1))
         level = sum(row["count"] >= bound for bound in bounds) - 1
@@ -118,7 +119,7 @@ def heat_map(overview: Overview) -> str:
         tooltip = make_tooltip(render("time_ns", row["time_ns"]), text)
         cells.append(
             f'<rect class="cell" fill="{_HEAT[level]}" x="{to_x(x.place(row["time_ns"]))}" y="{top}" '
-            f'width="{wide}" height="{size}">{tooltip}</rect>'
+            f'width="{cell_width}" height="{size}">{tooltip}</rect>'
         )
     tops = [*(bound - 1 for bound in bounds[1:]), highest]
     legend = [
@@ -148,10 +149,10 @@ def throughput(overview: Overview) -> str:
     for row in overview.throughput:
         series[row["topic"]].values[row["time_ns"]] = row["bytes"] / seconds
 
-    def rate(value: float) -> str:
+    def format_rate(value: float) -> str:
         return render("bytes_per_s", value).replace(".0 ", " ")
 
-    return _stack_bars(overview, "Bytes per second", "bytes per second", list(series.values()), rate)
+    return _stack_bars(overview, "Bytes per second", "bytes per second", list(series.values()), format_rate)
 
 
 def errors(overview: Overview) -> str:
@@ -162,11 +163,12 @@ def errors(overview: Overview) -> str:
         colour = PALETTE[len(series) % SERIES]
         series.setdefault(name, Series(Key(colour, shorten(name)), {})).values[row["time_ns"]] = row["count"]
 
-    def number(value: float) -> str:
+    def format_count(value: float) -> str:
         return render("count", round(value))
 
     title = f"errors in {bucket(overview)}"
-    return _stack_bars(overview, "Errors over time", title, list(series.values()), number, is_whole=True)
+    bars = list(series.values())
+    return _stack_bars(overview, "Errors over time", title, bars, format_count, is_whole=True)
 
 
 def bucket(overview: Overview) -> str:
@@ -179,11 +181,11 @@ def _stack_bars(
     caption: str,
     title: str,
     series: list[Series],
-    text: Callable[[float], str],
+    to_text: Callable[[float], str],
     *,
     is_whole: bool = False,
 ) -> str:
-    """Plot stacked bars over time."""
+    """Plot stacked bars over time; `title` is that of the axis of values."""
     series = [bars for bars in series if bars.values]
     times = sorted({time for bars in series for time in bars.values})
     if not times:
@@ -193,22 +195,22 @@ def _stack_bars(
     tooltips = {
         time: [
             render("time_ns", time),
-            *(f"{bars.key.text}: {text(bars.values[time])}" for bars in series if time in bars.values),
+            *(f"{bars.key.text}: {to_text(bars.values[time])}" for bars in series if time in bars.values),
         ]
         for time in times
     }
-    x, y = _span(overview), amount_axis(title, max(sums.values()), text, is_whole=is_whole)
+    x, y = _span(overview), amount_axis(title, max(sums.values()), to_text, is_whole=is_whole)
     bases = dict.fromkeys(times, 0.0)
-    drawn = []
+    paths = []
     for bars in series:
         path = []
         for time, value in sorted(bars.values.items()):
             low, high = to_y(y.place(bases[time])), to_y(y.place(bases[time] + value))
             path.append(f"M{to_x(x.place(time))} {low}V{high}H{to_x(x.place(time + width))}V{low}Z")
             bases[time] += value
-        drawn.append(f'<path fill="{bars.key.colour}" d="{"".join(path)}"/>')
+        paths.append(f'<path fill="{bars.key.colour}" d="{"".join(path)}"/>')
     legend = [bars.key for bars in reversed(series)]
-    return figure(caption, x, y, "".join(drawn) + hovers(x, width, tooltips), legend)
+    return figure(caption, x, y, "".join(paths) + hovers(x, width, tooltips), legend)
 
 
 def timeline(rows: Sequence[Row]) -> str:
@@ -239,4 +241,4 @@ def timeline(rows: Sequence[Row]) -> str:
 
 
 def _colour(end: str) -> str:
-    return PALETTE[_ENDS.get(end, -1)]
+    return PALETTE[_END_COLOURS.get(end, -1)]

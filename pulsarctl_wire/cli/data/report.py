@@ -34,10 +34,10 @@ ROWS: Final = 20
 """Rows of a table on the terminal, without `--top`."""
 TOP: Final = partial(option, "--top N", "Maximum number of rows.", min=1, show_default=f"{ROWS} in tables")
 _DAY_NS: Final = 86_400 * 10**9
-_NAMED: Final = 5  # columns
-_NAMED_BY: Final = ("topic", "cluster", "tenant", "namespace", "producer", "subscription", "client", "host")
+_MAX_NAMED: Final = 5  # columns that a warning names
+_NAME_FLAGS: Final = ("topic", "cluster", "tenant", "namespace", "producer", "subscription", "client", "host")
 """The options that choose rows by a name."""
-_LEAST: Final = 20
+_MIN_WIDTH: Final = 20
 """Columns of text on a terminal are not narrowed below this many cells."""
 Output = Literal["table", "json", "csv", "parquet", "html"]
 """How a report is shown."""
@@ -120,7 +120,7 @@ def report(options: ReportOptions) -> None:
         console.fail(f"report {name}: no such report{hint}")
     if not sources:
         console.fail(f"report {name}: name a SOURCE: a capture, or a table as written by pwire table")
-    _width(options)
+    _width(options)  # a wrong --bucket ends the command before anything is opened
     windows = _windows(options)
     if windows and name not in ("compare", "unusual"):
         console.fail(f"report {name}: has no --window: use --since and --until")
@@ -129,10 +129,10 @@ def report(options: ReportOptions) -> None:
     if name == "unusual" and not windows:
         console.fail("report unusual: name the time to look at: --window FROM..TO, or a date")
     with open_tables(sources, options, apart=name == "compare" and not windows) as tables:
-        lacks = sorted(tables.lacks)
-        if lacks:
-            note = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
-            names = ", ".join(lacks[:_NAMED])
+        missing = sorted(tables.lacks)
+        if missing:
+            note = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+            names = ", ".join(missing[:_MAX_NAMED])
             console.warn(f"report: the table lacks {names}{note}: reports that need them are incomplete")
         _show(tables, name, options, ", ".join(sources))
 
@@ -142,7 +142,7 @@ def open_tables(sources: Sequence[str], options: SourceOptions, *, apart: bool =
     """Open `sources` as tables; errors within the block become one line on stderr and an exit code."""
     console.require(*TABLE_LIBRARIES)
     times = {name: getattr(options, name) for name in ("since", "until")}
-    choice: dict[str, Any] = {name: getattr(options, name) for name in _NAMED_BY}
+    choice: dict[str, Any] = {name: getattr(options, name) for name in _NAME_FLAGS}
     choice |= {name: _moment(name, text) for name, text in times.items() if text is not None}
     settings = parse_conf(options.conf)
     with console.errors_reported():
@@ -165,7 +165,7 @@ def open_tables(sources: Sequence[str], options: SourceOptions, *, apart: bool =
 
 def is_chosen(options: SourceOptions) -> bool:
     """Return whether an option chooses some of the rows."""
-    return any(getattr(options, name) is not None for name in (*_NAMED_BY, "since", "until"))
+    return any(getattr(options, name) is not None for name in (*_NAME_FLAGS, "since", "until"))
 
 
 def _moment(name: str, text: str) -> int:
@@ -176,7 +176,7 @@ def _moment(name: str, text: str) -> int:
 
 
 def _windows(options: ReportOptions) -> dict[str, tuple[int, int]]:
-    """Return the spans of time that are named, in ns: a window, and what it is compared with."""
+    """Return the spans of --window and --against, if given: option -> (since, until), in ns."""
     if options.against and not options.window:
         console.fail("--against: name the time to look at: --window FROM..TO")
     texts = {name: getattr(options, name) for name in ("window", "against")}
@@ -275,7 +275,7 @@ def sql(options: SqlOptions) -> None:
 
 
 def write(result: "Result", output: Output, top: int | None) -> None:
-    """Write the rows of `result`: all with raw numbers, but as a table for people only the first ones."""
+    """Write the rows of `result`: in a table the first ones, else all of them, with raw numbers."""
     if output == "table":
         rows, columns, has_more = _first(result, top or ROWS)
         print_table("", rows, columns, has_more=has_more)
@@ -345,18 +345,18 @@ def print_table(
 
     from pulsarctl_wire.render.columns import GAP, grid
 
-    present = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
-    numbers = {name for name in present if any(isinstance(row.get(name), int | float) for row in rows)}
-    headings = [name.removesuffix("_ns").replace("_", " ") for name in present]
-    texts = [[clean(render(name, row.get(name))) for name in present] for row in rows]
+    names = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
+    numeric = {name for name in names if any(isinstance(row.get(name), int | float) for row in rows)}
+    headings = [name.removesuffix("_ns").replace("_", " ") for name in names]
+    texts = [[clean(render(name, row.get(name))) for name in names] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(headings, *texts, strict=True)]
     room = console.terminal_width(sys.stdout)
     if room is not None:
-        names = [index for index, name in enumerate(present) if name not in numbers]
-        narrow(widths, names, sum(widths) + GAP * (len(widths) - 1) - room, _LEAST)
+        text_indices = [index for index, name in enumerate(names) if name not in numeric]
+        narrow(widths, text_indices, sum(widths) + GAP * (len(widths) - 1) - room, _MIN_WIDTH)
     table = grid()
-    for name, heading, width in zip(present, headings, widths, strict=True):
-        side: Any = "right" if name in numbers else "left"
+    for name, heading, width in zip(names, headings, widths, strict=True):
+        side: Any = "right" if name in numeric else "left"
         table.add_column(Text(heading), justify=side, overflow="fold", width=width)
     for row in texts:
         table.add_row(*map(Text, row))

@@ -9,7 +9,8 @@ from pulsarctl_wire.render.text import human_bytes, human_time
 _TIMES: Final = {
     f"{name}_ns" for name in ("time", "first", "last", "sent", "receipt", "delivered", "acked", "answered")
 }
-_PLAIN: Final = re.compile(r"(^|_)(id|hash|connection|offset|port)$")
+_ID_NAME: Final = re.compile(r"(^|_)(id|hash|connection|offset|port)$")
+"""Columns whose numbers identify something: they have no thousands separators."""
 
 
 def render(name: str, value: Any) -> str:
@@ -28,7 +29,7 @@ def render(name: str, value: Any) -> str:
         return human_bytes(int(value))
     if name.endswith(("share", "change")):
         return f"{value:.1%}"
-    if _PLAIN.search(name):
+    if _ID_NAME.search(name):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
 

@@ -6,8 +6,9 @@ A process with threads and open connections cannot be forked safely. The keeper 
 any, and only waits: whenever a watcher is killed or fails, the keeper forks the next one from that clean
 state. The new watcher continues to read the ring (`net/proxy/tap.py`) where the old one stopped.
 
-Both write to one pipe, which the proxy reads. READY: the first watcher has started. RESTARTED: another one
-starts, and the proxy must announce all open connections again. End of file: no watcher runs any more.
+The keeper and its watchers write to one pipe, which the proxy reads. READY: the first watcher has started.
+RESTARTED: another one starts, and the proxy must announce all open connections again. End of file: no watcher
+runs any more.
 """
 
 import gc
@@ -55,7 +56,7 @@ Watch = Callable[[Start], int]
 class Watcher:
     """The watcher processes, as seen by the proxy or broker. If the first cannot start, the command ends.
 
-    They call `close`, which closes their copies of the sockets for clients.
+    `close` is called in these processes: it closes their copies of the sockets for clients.
     """
 
     def __init__(self, watch: Watch, ring: TapRing, close: Callable[[], object]) -> None:
@@ -74,7 +75,7 @@ class Watcher:
             raise SystemExit(self.wait())
 
     def fileno(self) -> int:
-        """Return the descriptor of the pipe: readable when `news` does not block."""
+        """Return the descriptor of the pipe: readable when `read_news` does not block."""
         return self._pipe
 
     def read_news(self) -> bytes:
@@ -83,10 +84,10 @@ class Watcher:
 
     def wait(self) -> int:
         """Wait for the processes to end, and kill them after a timeout; returns the exit code."""
-        for seconds, end_it in ((_EXIT_TIMEOUT, signal.SIGUSR1), (1.0, signal.SIGKILL)):
+        for seconds, number in ((_EXIT_TIMEOUT, signal.SIGUSR1), (1.0, signal.SIGKILL)):
             if self._ends_within(seconds):
                 break
-            os.kill(self._keeper, end_it)  # the watcher is blocked in a write
+            os.kill(self._keeper, number)  # the watcher is blocked in a write
         code = os.waitstatus_to_exitcode(os.waitpid(self._keeper, 0)[1])
         return code if code >= 0 else console.EXIT_OUTPUT  # killed: some output is missing
 

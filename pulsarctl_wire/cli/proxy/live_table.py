@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from rich.live import Live as Drawn
+from rich.live import Live as Display
 
 from pulsarctl_wire.cli.console import make_console
 from pulsarctl_wire.render.live_page import page
@@ -25,7 +25,7 @@ _PLAIN_WIDTH: Final = 160
 class LiveTable(Sink):
     """Shows a snapshot on stderr at each tick until `stack` closes, then a last page that stays.
 
-    `snapshot` takes a time in ns since the epoch, which `clock` returns.
+    `snapshot` makes the snapshot of a time in ns since the epoch; `clock` returns that of the last page.
     """
 
     wants_events = False
@@ -40,10 +40,10 @@ class LiveTable(Sink):
         self._snapshot = snapshot
         self._clock = clock
         self._console = make_console(sys.stderr)
-        self._drawn: Drawn | None = None
+        self._display: Display | None = None
         stack.callback(self._end)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            drawn = Drawn(
+            display = Display(
                 console=self._console,
                 auto_refresh=False,
                 transient=True,
@@ -51,24 +51,24 @@ class LiveTable(Sink):
                 redirect_stdout=False,
             )
             with suppress(OSError):
-                drawn.start()  # lines written to sys.stderr from now on appear above the page
-                self._drawn = drawn
+                display.start()  # lines written to sys.stderr from now on appear above the page
+                self._display = display
 
     def tick(self, now_ns: int) -> None:
         """Redraw the page, on a terminal."""
-        if self._drawn is not None:
+        if self._display is not None:
             size = self._console.size
             content = page(self._snapshot(now_ns), size.width, size.height - 1, recent=True)
             with suppress(OSError):
-                self._drawn.update(content, refresh=True)
+                self._display.update(content, refresh=True)
 
     def _end(self) -> None:
         """Write the last page, which covers the whole time."""
         width = _PLAIN_WIDTH
-        if self._drawn is not None:
+        if self._display is not None:
             width = self._console.width
             with suppress(OSError):
-                self._drawn.stop()
+                self._display.stop()
         content = page(self._snapshot(self._clock()), width, 0, recent=False)
         with suppress(OSError):
             sys.stderr.write(rich_text([content], width, self._console.color_system))

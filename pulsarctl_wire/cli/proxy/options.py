@@ -33,7 +33,7 @@ TAP, CHECK, WATCH, FAULTS = "The tap", "The doctor", "Records and counters", "Fa
 
 LISTEN: Final = "127.0.0.1:6649"
 
-_OF_FINDINGS: Final = ("--output", "--time")  # --doctor has them, too
+_FINDING_OPTIONS: Final = ("--output", "--time")  # options of the tap that --doctor uses, too
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals that end a proxy or broker."""
 
@@ -243,7 +243,7 @@ def check(options: WatchOptions) -> None:
         console.fail("--rotate-… needs --record FILE")
     options.checks.check(options.doctor)
     selection, display = options.selection, options.display
-    of_the_tap = {
+    tap_options = {
         "--filter": selection.expression,
         "--command": selection.commands,
         "--topic": selection.topics,
@@ -253,13 +253,13 @@ def check(options: WatchOptions) -> None:
         "--output": options.output != "line",
         "--time": display.time_format != "utc",
     }
-    flag = next((name for name, value in of_the_tap.items() if value), None)
-    if flag and not (options.tap or options.store or (options.doctor and flag in _OF_FINDINGS)):
-        console.fail(f"{flag} needs --tap")
+    name = next((name for name, value in tap_options.items() if value), None)
+    if name and not (options.tap or options.store or (options.doctor and name in _FINDING_OPTIONS)):
+        console.fail(f"{name} needs --tap")
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
         console.fail(text)
     if display.private_keys:
         from pulsarctl_wire.capture.private_keys import read_private_keys
 
-        read_private_keys(display.private_keys)  # it fails here, not in the watcher
+        read_private_keys(display.private_keys)  # so that wrong keys fail here, not in the watcher

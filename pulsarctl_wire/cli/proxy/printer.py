@@ -61,7 +61,7 @@ class Printer:
     def describe_error(self, output: str) -> tuple[str, bool]:
         """Return why `output` ends early ("": it does not), and whether that is a failure.
 
-        It is none if its reader has gone.
+        If the reader of the output has gone, that is no failure.
         """
         if self.error is None:
             return "", False

@@ -147,8 +147,8 @@ def _plan(options: ForwardOptions) -> Plan:
     elif options.listen_key or options.client_ca:
         console.fail("--listen-key and --client-ca need --tls or --listen-cert")
     settings = options.make_settings()
-    web = (options.http_to or "").startswith("https:")
-    if options.trust.keylog and context is None and not (settings.url.tls or web):
+    has_web_tls = (options.http_to or "").startswith("https:")
+    if options.trust.keylog and context is None and not (settings.url.tls or has_web_tls):
         console.fail("--keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
     return Plan(
         listen,
@@ -245,7 +245,7 @@ async def _forward(
     try:
         await end_event.wait()
         for number in ENDING:
-            loop.remove_signal_handler(number)  # a second one ends it at once
+            loop.remove_signal_handler(number)  # a second signal ends the process at once
         await proxy.close(options.drain)
     finally:
         if server is not None:

@@ -50,15 +50,15 @@ if TYPE_CHECKING:
     from pulsarctl_wire.cli.proxy.live_table import LiveTable
 
 _TICK: Final = 0.25  # seconds
-_SAY: Final = 1_000_000_000  # ns between two lines about missed frames
+_REPORT_INTERVAL: Final = 1_000_000_000  # ns between two lines about missed frames
 _CATCH_UP: Final = 3.0  # time limit for reading the rest of the ring at the end, in seconds
 _NICE: Final = 10
 
 
 class WatchedRing:
-    """A ring with a watcher's process; at the end of the context it has ended, with the exit code `code`.
+    """A ring, and the process that watches it. When the context has ended, `code` is the process's exit code.
 
-    It must be started before there are threads. `close` closes the copies of sockets in that process.
+    It must be made before there are threads. `close` closes the copies of sockets in the watching process.
     """
 
     def __init__(self, options: WatchOptions, close: Callable[[], object]) -> None:
@@ -75,9 +75,10 @@ class WatchedRing:
         self.code = self._watcher.wait()
 
     def follow(self, restart: Callable[[], object], activity: str) -> None:
-        """Follow, from now on and in the event loop, what becomes of the watcher.
+        """From now on, react to news of the watcher in the event loop.
 
-        `restart` is called when another one has started; `activity` goes on without one, says a warning.
+        When another watcher starts, `restart` is called. When none runs any more, a warning says that
+        `activity` goes on.
         """
         loop = asyncio.get_running_loop()
         loop.add_reader(self._watcher.fileno(), self._on_news, restart, activity)
@@ -129,8 +130,8 @@ class WatchRun:
         self._stack = stack
         self._origin = Origin()
         self._clock = Clock(options.display.time_format, self._origin)
-        self._err = Printer(sys.stderr.fileno())
-        self._findings = self._err
+        self._error_printer = Printer(sys.stderr.fileno())
+        self._findings_printer = self._error_printer
         self._table: LiveTable | None = None
         self._lock = threading.Lock()  # held while the counters change
         self._not_shown = NotShown(self._say)
@@ -169,11 +170,12 @@ class WatchRun:
             return options.checks.make_doctor(live=True)
         stream = sys.stderr if options.tap else sys.stdout
         if not options.tap:
-            self._findings = Printer(stream.fileno())
+            self._findings_printer = Printer(stream.fileno())
         output = "text" if options.tap else options.output
         paint = Paint(console.has_colour(stream))
-        sayer = FindingPrinter(output, paint, self._clock, self._findings.put, console.terminal_width(stream))
-        return options.checks.make_doctor(live=True, on_finding=sayer)
+        width = console.terminal_width(stream)
+        on_finding = FindingPrinter(output, paint, self._clock, self._findings_printer.put, width)
+        return options.checks.make_doctor(live=True, on_finding=on_finding)
 
     def _make_tap(self) -> TapPrinter:
         options = self.options
@@ -209,7 +211,7 @@ class WatchRun:
 
             self._table = LiveTable(self._snapshot, self._stack)
             self._sinks.append(self._table)
-        due = deadline = 0.0
+        next_tick = deadline = 0.0
         for record in ring.records(_TICK):
             now = time.monotonic()
             if ring.ending:
@@ -219,25 +221,25 @@ class WatchRun:
             elif record is not None:
                 with self._lock:
                     self._take(record)
-            if now >= due:
-                due = now + _TICK
-                read_to = record.time_ns if record is not None else 0  # more may wait in the ring
-                self._follower.tick(read_to or time.time_ns())
+            if now >= next_tick:
+                next_tick = now + _TICK
+                record_ns = record.time_ns if record is not None else 0  # not now: more may wait in the ring
+                self._follower.tick(record_ns or time.time_ns())
         self._follower.finish()
         if self._doctor is not None and self.options.doctor:
             self._say(summarize(self._doctor))
         failed = self._end_findings() or self._follower.failed
-        self._err.end(FLUSH)
+        self._error_printer.end(FLUSH)
         return console.EXIT_OUTPUT if failed else 0
 
     def _end_findings(self) -> bool:
-        """Write the findings that wait for it; return whether the output failed."""
-        if self._findings is self._err:
+        """Write the findings that are still buffered; return whether their output failed."""
+        if self._findings_printer is self._error_printer:
             return False
-        unwritten = self._findings.end(FLUSH)
+        unwritten = self._findings_printer.end(FLUSH)
         if unwritten:
             self._say(f"{unwritten} bytes of findings not shown at the end")
-        reason, failed = self._findings.describe_error("the findings")
+        reason, failed = self._findings_printer.describe_error("the findings")
         if reason:
             self._say(reason)
         return failed
@@ -285,7 +287,7 @@ class WatchRun:
             with suppress(OSError):  # the terminal may be gone
                 console.warn(text)  # above the table
             return
-        self._err.put(f"pwire: {clean(text)}\n".encode("utf-8", "backslashreplace"))
+        self._error_printer.put(f"pwire: {clean(text)}\n".encode("utf-8", "backslashreplace"))
 
 
 class NotShown(Sink):
@@ -298,10 +300,10 @@ class NotShown(Sink):
         self.bytes = 0  # outside of frames
         self.unread = 0  # bytes that were not read in time at the end
         self._say = say
-        self._said = self._said_at = 0
+        self._reported_frames = self._reported_at = 0
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
-        """Count it as not shown."""
+        """Count missed bytes and frames as not shown."""
         self.frames += frames
         if not frames:
             self.bytes += size
@@ -309,9 +311,9 @@ class NotShown(Sink):
     def tick(self, now_ns: int) -> None:
         """Report the frames missed since the last report."""
         now = time.monotonic_ns()
-        if self.frames > self._said and now - self._said_at > _SAY:
-            self._say(f"tap fell behind: {self.frames - self._said} frames not shown")
-            self._said, self._said_at = self.frames, now
+        if self.frames > self._reported_frames and now - self._reported_at > _REPORT_INTERVAL:
+            self._say(f"tap fell behind: {self.frames - self._reported_frames} frames not shown")
+            self._reported_frames, self._reported_at = self.frames, now
 
     def finish(self) -> None:
         """Report the totals."""
