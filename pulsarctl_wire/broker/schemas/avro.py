@@ -1,11 +1,11 @@
-"""Avro schemas as the broker reads them, and which of them can read data of which.
+"""Avro schemas as the broker reads them, and which schema can read data written with which.
 
 The parser is the one of the Avro view, with its limits, and refuses what Avro does not allow. It differs from
-Java's, which allows comments, tells two kinds of wrong schemas apart, and accepts more for defaults.
+Java's, which allows comments, distinguishes two kinds of wrong schemas, and accepts more as defaults.
 
 The broker does not use Avro's SchemaCompatibility, but looks for errors of Java's Resolver (1.11.4). That
 differs from the specification: a record's name does not matter (outside of unions), nor do the symbols that
-an enum loses. Schemas that contain themselves always, of which no data exists, are no error here.
+an enum loses. A record that always contains itself, so that no data of it can exist, is no error here.
 Sources: Avro 1.11 specification; Java's parser, ValidateMutualRead, Resolver, Schema.applyAliases (1.11.4).
 """
 
@@ -74,7 +74,7 @@ def parse(data: bytes) -> Parsed:
 
 class _Parser(Resolver):
     def resolve(self, schema: Any, namespace: str = "", depth: int = 0) -> Type:
-        """Refuse also what only the view accepts."""
+        """Return the type of a schema's JSON. Raises ValueError also where only the view is lenient."""
         if isinstance(schema, dict) and not isinstance(schema.get("type"), str):
             raise ValueError(f"No type: {json.dumps(schema)[:200]}")
         kind = super().resolve(schema, namespace, depth)
@@ -86,16 +86,16 @@ class _Parser(Resolver):
         return kind
 
     def define(self, resolved: Type) -> None:
-        """Refuse also a second definition of a name."""
+        """Remember a named type. Raises ValueError if its name is defined already."""
         if resolved["name"] in self.types or resolved["name"] in PRIMITIVES:
             raise ValueError(f"Can't redefine: {resolved['name']}")
         super().define(resolved)
 
 
 def _check_names(kind: Type) -> None:
-    """Raise ValueError if Avro does not allow a name in the definition of a named type."""
-    parts: list[dict[str, Any]] = kind.get("fields", [])
-    names = kind.get("symbols", [part["name"] for part in parts])
+    """Raise ValueError if Avro does not allow a name, enum default, alias or order in a named type."""
+    fields: list[dict[str, Any]] = kind.get("fields", [])
+    names = kind.get("symbols", [field["name"] for field in fields])
     for name in (*names, kind["name"].rpartition(".")[2]):
         if not name.isidentifier():
             raise ValueError(f"Illegal name: {name}" if name else "Empty name")
@@ -104,20 +104,20 @@ def _check_names(kind: Type) -> None:
     default = kind["definition"].get("default") if kind["type"] == "enum" else None
     if isinstance(default, str) and default not in names:
         raise ValueError("The Enum Default is not in the enum symbol set")
-    for part in (kind["definition"], *parts):
-        aliases = part.get("aliases", [])
+    for item in (kind["definition"], *fields):
+        aliases = item.get("aliases", [])
         if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
             raise ValueError("aliases not an array of strings")
-    for part in parts:
-        if str(part.get("order", "ignore")).lower() not in _ORDERS:
-            raise ValueError(f"No enum constant Order.{part['order']}")
+    for field in fields:
+        if str(field.get("order", "ignore")).lower() not in _ORDERS:
+            raise ValueError(f"No enum constant Order.{field['order']}")
 
 
 def aliases_of(kind: Type) -> list[str]:
     """Return the full names of the aliases of a named type."""
-    space = kind["name"].rpartition(".")[0]
+    namespace = kind["name"].rpartition(".")[0]
     aliases: list[str] = kind["definition"].get("aliases", [])
-    return [f"{space}.{alias}" if space and "." not in alias else alias for alias in aliases]
+    return [f"{namespace}.{alias}" if namespace and "." not in alias else alias for alias in aliases]
 
 
 def has_valid_default(field: dict[str, Any], steps: Steps) -> bool:
@@ -153,7 +153,10 @@ def _is_value(kind: Type, value: Any, steps: Steps) -> bool:
 
 
 def _outline(kind: Type, names: set[str]) -> Any:
-    """Return a schema's JSON without what equal schemas may differ in; a name for what is in `names`."""
+    """Return a schema's JSON without what may differ in equal schemas.
+
+    A named type in `names` is given by its name; others are added to `names`.
+    """
     definition = kind.get("definition", {})
     outline = {key: value for key, value in definition.items() if key not in _RESERVED}
     outline |= {key: kind[key] for key in ("name", "size", "symbols", "type") if key in kind}
@@ -186,27 +189,31 @@ _PROMOTIONS: Final = {
 
 
 class Reading:
-    """A check whether schemas can read others' data, in a limited number of steps."""
+    """A check whether one schema can read the data of another, in a limited number of steps."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._records: dict[tuple[int, int], bool] = {}  # by id: the schemas live longer
+        self._records: dict[tuple[int, int], bool] = {}  # by id() of writer and reader, which outlive this
 
     def can_read(self, writer: Type, reader: Type) -> bool:
         """Return whether the reader can read the writer's data. Raises JavaError, TooComplex."""
         self._steps.spend()
-        kind = writer["type"]
-        if kind == "union":
+        type_name = writer["type"]
+        if type_name == "union":
             return all(self.can_read(branch, reader) for branch in writer["branches"])
         if reader["type"] == "union":
             return self._can_union_read(writer, reader["branches"])
-        if kind != reader["type"]:
-            return reader["type"] in _PROMOTIONS.get(kind, ())
-        if kind == "record":
+        if type_name != reader["type"]:
+            return reader["type"] in _PROMOTIONS.get(type_name, ())
+        if type_name == "record":
             return self._can_record_read(writer, reader)
-        if kind in ("array", "map"):
+        if type_name in ("array", "map"):
             return self.can_read(writer["items"], reader["items"])
-        is_alike = kind not in NAMED or _short(writer) == _short(reader) or self._is_alias(writer, reader)
+        is_alike = (
+            type_name not in NAMED
+            or _short_name(writer) == _short_name(reader)
+            or self._is_alias(writer, reader)
+        )
         return is_alike and writer.get("size") == reader.get("size")
 
     def _can_record_read(self, writer: Type, reader: Type) -> bool:
@@ -233,14 +240,20 @@ class Reading:
         return is_readable
 
     def _can_union_read(self, writer: Type, branches: list[Type]) -> bool:
-        """Return whether a branch of this name can read, else any record, else one of a promoted type."""
+        """Return whether a branch of a union can read the writer's data.
+
+        A branch of the same name decides alone, or one of the same unnamed type. Otherwise, any of the same
+        type can; without any, one of a promoted type.
+        """
         self._steps.spend(len(branches))
-        kind = writer["type"]
-        alike = [branch for branch in branches if branch["type"] == kind]
-        for branch in alike:
-            if kind not in NAMED or branch["name"] == writer["name"] or self._is_alias(writer, branch):
+        type_name = writer["type"]
+        same_type = [branch for branch in branches if branch["type"] == type_name]
+        for branch in same_type:
+            if type_name not in NAMED or branch["name"] == writer["name"] or self._is_alias(writer, branch):
                 return self.can_read(writer, branch)
-        candidates = alike or [branch for branch in branches if branch["type"] in _PROMOTIONS.get(kind, ())]
+        candidates = same_type or [
+            branch for branch in branches if branch["type"] in _PROMOTIONS.get(type_name, ())
+        ]
         return any(self.can_read(writer, branch) for branch in candidates)
 
     def _is_alias(self, writer: Type, reader: Type) -> bool:
@@ -249,5 +262,5 @@ class Reading:
         return writer["name"] in aliases
 
 
-def _short(kind: Type) -> str:
+def _short_name(kind: Type) -> str:
     return str(kind["name"]).rpartition(".")[2]

@@ -1,18 +1,19 @@
 """Compatibility of schemas. Sources: schema/SchemaRegistryServiceImpl, …CompatibilityCheck (4.0).
 
-A change of type is compatible only under ALWAYS_COMPATIBLE, like every valid schema. Else:
+Under ALWAYS_COMPATIBLE, every valid schema is compatible, even one of another type. Under all other
+strategies, the type must stay the same, and these are compared:
 
-    AVRO             Avro's Resolver, see avro.py; a root that is a union is refused
-    JSON             as AVRO; not if one is of the form before 2.2, unless the strategy is transitive
+    AVRO             by Avro's Resolver, see avro.py; a root that is a union is refused
+    JSON             as AVRO; schemas in the form before 2.2 only if the strategy is transitive
     KEY_VALUE        both schemas; their types may not change
     PROTOBUF_NATIVE  the root message's name
-    all others       always compatible (PROTOBUF has no checker in the default settings), but under
-                     ALWAYS_INCOMPATIBLE
+    all others       nothing (PROTOBUF has no checker in the default settings), but ALWAYS_INCOMPATIBLE
+                     still refuses them
 
-    producers        by the strategy; but a schema that equals a version is accepted as that. For the
-                     comparison, it and the versions must be valid Avro, with valid defaults
-    consumers        BACKWARD, FORWARD, FULL, FORWARD_TRANSITIVE: must read data of the latest; the others
-                     as for producers, with all versions. The schema is not validated
+    producers        by the strategy; but a schema that equals a version is accepted as that version. For
+                     this, it and the versions must be valid Avro, with valid defaults
+    consumers        BACKWARD, FORWARD, FULL, FORWARD_TRANSITIVE: must read data of the latest version; the
+                     others as for producers, with all versions. The schema is not validated
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pulsarctl_wire.views.encoding.protobuf import order_files
 
 _MAX_STEPS: Final = 400_000  # of a check, with one version
 _STEPS_PER_VERSION: Final = 20_000  # for each version
-_AVRO: Final = ("AVRO", "JSON", "PROTOBUF")  # that are parsed as Avro
+_AVRO_TYPES: Final = ("AVRO", "JSON", "PROTOBUF")  # their schemas are parsed as Avro
 _TRANSITIVE: Final = ("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE")
 _MAX_TEXT: Final = 8192
 _MAX_CACHED_BYTES: Final = 16 * 1024  # longer schemas are parsed every time
@@ -71,8 +72,8 @@ def find_incompatibility(
 ) -> Incompatibility | None:
     """Return why the broker refuses a schema after the versions before it, oldest first; None if not.
 
-    A consumer of a topic in use without a schema is refused. If the topic is idle, the schema would be
-    registered: ask for that as for a producer.
+    With `consumer`, the schema is a consumer's, on a topic in use: without `versions`, it is refused, except
+    under ALWAYS_COMPATIBLE. On an idle topic it would be registered; check it as a producer's then.
     """
     strategy = "FULL" if strategy == "UNDEFINED" else strategy
     try:
@@ -114,14 +115,14 @@ def _parse(part: SchemaPart) -> Parsed:
 
 def _find(versions: list[SchemaPart], candidate: SchemaPart) -> int | None:
     """Return the index of the version that equals a schema, if any. Raises ValueError, JavaError."""
-    is_avro = candidate.kind in _AVRO
-    key = _identify(candidate, is_avro)
-    keys = [_identify(version, is_avro) for version in versions]
+    is_candidate_avro = candidate.kind in _AVRO_TYPES
+    key = _identify(candidate, is_candidate_avro)
+    keys = [_identify(version, is_candidate_avro) for version in versions]
     return keys.index(key) if key in keys else None
 
 
-def _identify(part: SchemaPart, is_avro: bool) -> tuple[str, str | bytes]:
-    if not is_avro or part.kind not in _AVRO:
+def _identify(part: SchemaPart, is_candidate_avro: bool) -> tuple[str, str | bytes]:
+    if not is_candidate_avro or part.kind not in _AVRO_TYPES:
         return part.kind, part.data
     parsed = _parse(part)
     if parsed.bad_default:
@@ -138,11 +139,11 @@ def _is_avro(part: SchemaPart) -> bool:
 
 
 class _Check:
-    """A check, by one strategy."""
+    """A check of a schema by one strategy, against `version_count` versions."""
 
-    def __init__(self, strategy: str, versions: int) -> None:
+    def __init__(self, strategy: str, version_count: int) -> None:
         self._strategy = strategy
-        self._steps = Steps(_MAX_STEPS + versions * _STEPS_PER_VERSION)
+        self._steps = Steps(_MAX_STEPS + version_count * _STEPS_PER_VERSION)
 
     def check_producer(self, versions: list[SchemaPart], candidate: SchemaPart) -> Incompatibility | None:
         try:
@@ -214,18 +215,18 @@ class _Check:
 
     def _check_avro(self, versions: list[SchemaPart], candidate: SchemaPart) -> None:
         try:
-            types = [_parse(version).type for version in versions]
-            kind = _parse(candidate).type
+            version_types = [_parse(version).type for version in versions]
+            candidate_type = _parse(candidate).type
         except ValueError as error:
             raise _Incompatible(f"org.apache.avro.SchemaParseException: {error}") from None
         is_forward, is_backward = (
             self._strategy.startswith((direction, "FULL")) for direction in ("FORWARD", "BACKWARD")
         )
         reading = Reading(self._steps)
-        for former, version in zip(reversed(types), reversed(versions), strict=True):
-            if is_forward and not reading.can_read(kind, former):
+        for version_type, version in zip(reversed(version_types), reversed(versions), strict=True):
+            if is_forward and not reading.can_read(candidate_type, version_type):
                 raise _Incompatible(self._unreadable_text(candidate, version))
-            if is_backward and not reading.can_read(former, kind):
+            if is_backward and not reading.can_read(version_type, candidate_type):
                 raise _Incompatible(self._unreadable_text(version, candidate))
             if not is_forward and not is_backward:
                 raise _Incompatible(self._unreadable_text(candidate, candidate))
@@ -243,7 +244,7 @@ class _Check:
             self._check_avro([version], candidate)
         elif (_is_avro(version) or is_old_json(version.data)) and not (
             _is_avro(candidate) or is_old_json(candidate.data)
-        ):  # what has neither form may be replaced
+        ):  # a version in neither form may be followed by anything
             raise _Incompatible("Unknown schema format")
 
     def _check_key_value(self, versions: list[SchemaPart], candidate: SchemaPart) -> None:
@@ -267,11 +268,11 @@ class _Check:
             raise _Incompatible("Protobuf root message isn't allow change!")
 
     def _validate(self, part: SchemaPart) -> None:
-        """Raise _Invalid if a schema is not well-formed, JavaError where the broker does not expect it."""
+        """Raise _Invalid if a schema is malformed, JavaError if the real broker fails to check it."""
         kind, data = part.kind, part.data
         if kind in _CLIENT_TYPES:
             raise _Invalid(f"Schema {kind} is a client-side schema type")
-        if kind in _AVRO:
+        if kind in _AVRO_TYPES:
             self._validate_avro(part)
         elif kind == "PROTOBUF_NATIVE":
             try:
@@ -291,14 +292,14 @@ class _Check:
             )
 
     def _validate_avro(self, part: SchemaPart) -> None:
-        invalid = f"Invalid schema definition data for {part.kind} schema caused by "
+        prefix = f"Invalid schema definition data for {part.kind} schema caused by "
         try:
-            kind = _parse(part).type
+            root_type = _parse(part).type
         except ValueError as error:
             if part.kind == "JSON" and is_old_json(part.data):
                 return
-            raise _Invalid(f"{invalid}org.apache.avro.SchemaParseException: {error}") from None
-        if part.kind == "AVRO" and kind["type"] == "union":
+            raise _Invalid(f"{prefix}org.apache.avro.SchemaParseException: {error}") from None
+        if part.kind == "AVRO" and root_type["type"] == "union":
             raise _Invalid("Avro schema typed [UNION] is not supported")
 
 
@@ -330,7 +331,7 @@ class SchemaPart(NamedTuple):
 
 
 def split_key_value(part: SchemaPart) -> tuple[SchemaPart, SchemaPart]:
-    """Return the key and value schemas of a KEY_VALUE schema; data: size, key's, size, value's."""
+    """Return the key and value schemas of a KEY_VALUE schema; its data has each of them after its size."""
     parts: list[SchemaPart] = []
     rest = part.data
     for role in ("key", "value"):

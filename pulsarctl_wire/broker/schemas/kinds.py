@@ -7,7 +7,7 @@ TOPIC_TYPES: Final = (
     *("DOUBLE", "DATE", "TIME", "TIMESTAMP", "KEY_VALUE", "INSTANT", "LOCAL_DATE", "LOCAL_TIME"),
     *("LOCAL_DATE_TIME", "PROTOBUF_NATIVE"),
 )
-"""The broker's names of schema types, at Schema.Type's numbers."""
+"""The broker's names of schema types; the index of each is its number in Schema.Type."""
 
 
 class Schema(NamedTuple):
@@ -21,7 +21,7 @@ class Schema(NamedTuple):
 Kind = Literal["incompatible", "invalid", "failed", "thrown"]
 """How a schema is refused.
 
-"incompatible" and "invalid" are the error IncompatibleSchema, "failed" and "thrown" are UnknownError. But a
+"incompatible" and "invalid" are answered by IncompatibleSchema, "failed" and "thrown" by UnknownError. But a
 SUBSCRIBE that would register an "invalid" schema succeeds, and registers none; and a PRODUCER with a "thrown"
 one is never answered.
 """

@@ -1,7 +1,7 @@
 """The schemas of topics, by version. Source: schema/SchemaRegistryServiceImpl, BookkeeperSchemaStorage (4.0).
 
-StoredSchema as rows of "schemas": tenant/namespace/topic -> {"versions": [{type, data, properties, time}]};
-a version that deleted all before it is null.
+Stored as rows of "schemas": tenant/namespace/topic -> {"versions": [{type, data, properties, time}]}. A
+version that deleted all before it is null.
 """
 
 from base64 import b64decode, b64encode
@@ -42,7 +42,7 @@ def from_wire(schema: WireSchema) -> Schema:
 
 
 def check_wire(schema: WireSchema) -> None:
-    """Raise Violation if Pulsar cannot read a received schema: a property is repeated or its type unknown."""
+    """Raise Violation if Pulsar cannot read a schema: it repeats a property, or its type is unknown."""
     if len({pair.key for pair in schema.properties}) < len(schema.properties) or schema.type > _LAST_TYPE:
         raise Violation("a schema that cannot be read")
 
@@ -72,13 +72,13 @@ class Schemas:
         self._rows = journal.table("schemas")
 
     def get_versions(self, name: TopicName) -> list[StoredSchema]:
-        """Return the versions of a topic's schema, the oldest first."""
+        """Return the versions of a topic's schema that are not deleted, the oldest first."""
         rows = list(enumerate(self._rows.get(name.schema_key, {"versions": []})["versions"]))
-        deleted = max((number for number, row in rows if row is None), default=-1)
-        return [_load(number, row) for number, row in rows[deleted + 1 :]]
+        last_deletion = max((number for number, row in rows if row is None), default=-1)
+        return [_load(number, row) for number, row in rows[last_deletion + 1 :]]
 
     def get_latest(self, name: TopicName) -> StoredSchema | None:
-        """Return the latest version; it is an empty schema if it deleted the ones before."""
+        """Return the latest version, with an empty schema if it deleted the others; None if there is none."""
         rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
         if not rows:
             return None
@@ -86,7 +86,7 @@ class Schemas:
         return StoredSchema(last, Schema(0, b"", {}), 0) if rows[-1] is None else _load(last, rows[-1])
 
     def get(self, name: TopicName, version: bytes = b"") -> StoredSchema | None:
-        """Return a version of a topic's schema, or the latest one."""
+        """Return a version of a topic's schema, by default the latest; None if it is missing or deleted."""
         versions = self.get_versions(name)
         if not version:
             return versions[-1] if versions else None
@@ -123,13 +123,13 @@ class Schemas:
         return None if index is None else versions[index]
 
     def retract(self, name: TopicName) -> int:
-        """Delete all versions, by adding one that says so; returns its number."""
+        """Delete all versions, by adding one that says so. Returns its number."""
         rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
         self._journal.put("schemas", name.schema_key, {"versions": [*rows, None]})
         return len(rows)
 
     def delete(self, name: TopicName) -> None:
-        """Delete all versions."""
+        """Delete all versions from storage; their numbers begin at 0 again."""
         self._journal.delete("schemas", name.schema_key)
 
 
