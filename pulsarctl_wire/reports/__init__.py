@@ -5,6 +5,7 @@
     engine.py   what runs them; `data/duck.py`, `spark/engine.py`    journeys.py  from producer to consumer
     overview.py the contents of the summary                          sessions.py  clients, producers, …
     findings.py what the doctor is given, and finds                  comparing.py two sources, two windows
+    ddl.py      the views, for other tools                           packets.py   where rows' packets are
 
 A report is a function from options to a query. docs/reports.md describes the columns.
 """
@@ -59,4 +60,4 @@ GROUPING: Final = {
     *("publish-latency", "request-latency", "throughput", "topics", "tenants", "delivery", "end-to-end"),
     "errors",
 }
-"""The reports that `Options.by` makes group by something else."""
+"""The reports whose rows `Options.by` can group by something else."""

@@ -15,36 +15,36 @@ _CHANGE: Final = 0.1
 
 
 def compare(options: Options) -> str:
-    """Select what differs between the first table and the others, or two windows, the clear first.
+    """Select what differs between the first table and the others, or two windows, clear differences first.
 
     Counts are clear if they differ by more than chance, latencies if there are enough of them.
     """
     window, scale = options.window, 1.0
     if window:
         against = options.against or Window(2 * window.since - window.until, window.since)
-        side = f"CASE WHEN {window.has()} THEN 'after' WHEN {against.has()} THEN 'before' END"
+        side_sql = f"CASE WHEN {window.has()} THEN 'after' WHEN {against.has()} THEN 'before' END"
         scale = (window.until - window.since) / (against.until - against.since)
     else:
-        side = f"CASE WHEN connection < {options.first} THEN 'before' ELSE 'after' END"
-    counted = {
-        "topic": f"SELECT topic AS name, {side} AS side FROM whole WHERE topic IS NOT NULL",
-        "error": f"SELECT error AS name, {side} AS side FROM whole WHERE {IS_ERROR}",
+        side_sql = f"CASE WHEN connection < {options.first} THEN 'before' ELSE 'after' END"
+    count_sources = {
+        "topic": f"SELECT topic AS name, {side_sql} AS side FROM whole WHERE topic IS NOT NULL",
+        "error": f"SELECT error AS name, {side_sql} AS side FROM whole WHERE {IS_ERROR}",
         "client": f"""
-            SELECT {text_of("client_version")} AS name, {side} AS side
+            SELECT {text_of("client_version")} AS name, {side_sql} AS side
             FROM whole WHERE command = 'CONNECT'""",
     }
-    timed = {
+    latency_sources = {
         "publish p99_ns": ("topic", PUBLISHES),
         "request p99_ns": ("command", REQUESTS),
     }
     rows = [
         f"""SELECT '{kind}' AS kind, name, side, count(*) AS value, CAST(NULL AS BIGINT) AS number
         FROM ({sql}) {kind}s GROUP BY 2, 3"""
-        for kind, sql in counted.items()
+        for kind, sql in count_sources.items()
     ] + [
         f"SELECT '{kind}' AS kind, name, side, p99_ns AS value, count AS number "
-        f"FROM ({percentiles(source, {'name': name, 'side': side}, order='name')}) timed"
-        for kind, (name, source) in timed.items()
+        f"FROM ({percentiles(source, {'name': name, 'side': side_sql}, order='name')}) timed"
+        for kind, (name, source) in latency_sources.items()
     ]
     sides = ", ".join(
         f"sum(CASE WHEN side = '{side}' THEN {column} END) AS {side}{ending}"
@@ -75,9 +75,9 @@ def compare(options: Options) -> str:
 
 
 _COUNTED: Final = {"published": 10, "delivered": 10, "bytes": 10_000, "errors": 3}
-"""What is counted -> what is added to both sides of a quotient, so that small numbers do not stand out."""
+"""Measure -> what is added to both sides of a quotient, so that small numbers do not stand out."""
 _TIMED: Final = ("p50", "p99")
-_TIMED_FLOOR: Final = 1_000_000  # ns
+_TIMED_FLOOR: Final = 1_000_000  # ns: the same for latencies
 _DAYS: Final = 3
 """The fewer days a baseline has, the more a value must differ: by a factor of 1 + `_DAYS` / days."""
 
@@ -85,9 +85,9 @@ _DAYS: Final = 3
 def unusual(options: Options) -> str:
     """Select what is unusual at this time of day, by topic and hour, the largest factor first.
 
-    A whole bucket of the window is compared with those of other days at the same time. The first and the
-    last bucket of the table may be incomplete, and are no part of the baseline. Raises QueryError without
-    a window.
+    Each bucket that lies wholly in the window is compared with those of other days at the same time. Without
+    `options.against`, the first and the last bucket of the table are no part of the baseline, as they may be
+    incomplete. Raises QueryError without a window, and if a day is no multiple of the bucket.
     """
     if options.window is None:
         raise QueryError("report unusual: name the time to look at: --window FROM..TO")
@@ -95,20 +95,20 @@ def unusual(options: Options) -> str:
     if DAY % width:
         raise QueryError("report unusual: a day must be a multiple of the bucket")
     floors = " ".join(f"WHEN '{name}' THEN {floor}" for name, floor in _COUNTED.items())
-    alike = "topic, slot, measure"
+    columns = "topic, slot, measure"
     noise = f"{_SIGMAS} * sqrt(CASE WHEN value > high THEN high ELSE low END + 1)"
     return f"""
         WITH {_measured(options.window, options.against, width)},
         placed AS (SELECT m.*, slot, role, at_edge FROM measured m JOIN buckets b ON m.start_ns = b.start_ns),
         baseline AS (
-            SELECT {alike}, max(days) AS days, min(CASE WHEN place * 20 >= days THEN value END) AS low,
+            SELECT {columns}, max(days) AS days, min(CASE WHEN place * 20 >= days THEN value END) AS low,
                 min(CASE WHEN place * 2 >= days THEN value END) AS middle,
                 min(CASE WHEN place * 20 >= days * 19 THEN value END) AS high
             FROM (
-                SELECT {alike}, value, count(*) OVER (PARTITION BY {alike}) AS days,
-                    row_number() OVER (PARTITION BY {alike} ORDER BY value) AS place
+                SELECT {columns}, value, count(*) OVER (PARTITION BY {columns}) AS days,
+                    row_number() OVER (PARTITION BY {columns} ORDER BY value) AS place
                 FROM placed WHERE role = 'usual'
-            ) ranked GROUP BY {alike}
+            ) ranked GROUP BY {columns}
         ),
         compared AS (
             SELECT *, greatest((value + least_value) / (high + least_value),
@@ -134,7 +134,7 @@ def unusual(options: Options) -> str:
 
 
 def _measured(window: Window, against: Window | None, width: int) -> str:
-    """Select the buckets of the window and its baseline, and what is measured in each, as views."""
+    """Return views for WITH: the `buckets` of window and baseline, and what is `measured` in each."""
     bounds = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
     inside = bounds.format(window, width)
     outside = f"(start_ns + {width} <= {window.since} OR start_ns >= {window.until})"

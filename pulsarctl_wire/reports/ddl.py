@@ -1,6 +1,6 @@
-"""Publishes views that reports read as SQL for other tools: DuckDB, Spark and Trino.
+"""Translates the views of the reports to SQL for other tools: DuckDB, Spark and Trino.
 
-It is made from `VIEWS`, the source of the reports themselves, which is Spark's SQL.
+The source is `VIEWS`, which the reports themselves read. It is Spark's SQL.
 """
 
 import os
@@ -12,10 +12,10 @@ from pulsarctl_wire.errors import QueryError, require
 from pulsarctl_wire.reports.views import VIEWS, clustered
 
 Dialect = Literal["duckdb", "spark", "trino"]
-"""Whose SQL it is."""
+"""The tool that the SQL is for."""
 
 PUBLISHED: Final = ("answered", "exchanges", "journeys", "arrivals")
-"""The views that are meant to be read; others are their parts."""
+"""The views that users read; these need the other views."""
 
 _FRAMES: Final = {
     "duckdb": "SELECT * FROM read_parquet('{}', union_by_name = true, hive_types_autocast = false)",
@@ -25,10 +25,10 @@ _FRAMES: Final = {
 
 
 def statements(dialect: Dialect, files: Sequence[str], clusters: Mapping[str, int]) -> Iterator[str]:
-    """Statements that make the published views, those that they need first.
+    """Yield the statements that make the published views, each after the views that it needs.
 
-    They read `frames`, which the first statement makes of its `files` where that is possible. `clusters` are
-    the numbers of brokers' clusters by their addresses. Raises QueryError for another dialect,
+    All read `frames`, which the first statement makes of `files`; in Trino it must exist. `clusters` has the
+    number of each broker's cluster by the broker's address. Raises QueryError for another dialect,
     MissingLibrary if sqlglot, which translates, is not installed.
     """
     if dialect not in get_args(Dialect):
@@ -52,17 +52,17 @@ def statements(dialect: Dialect, files: Sequence[str], clusters: Mapping[str, in
         if name not in trees:
             visit(name)
     for name, tree in trees.items():
-        if dialect == "trino":  # it makes a column of each field, unless a row is in a row
+        if dialect == "trino":  # its UNNEST makes a column of each field; wrapped in a row, one of all
             for explode in tree.find_all(exp.Explode):
                 explode.set("this", parse_one(f"transform({explode.this.sql()}, x -> ROW(x))", read="trino"))
         yield f"CREATE OR REPLACE VIEW {name} AS\n{tree.sql(dialect, pretty=True)};\n"
 
 
 def _place(files: Sequence[str], dialect: Dialect) -> str:
-    """Return the file of frames, or what stands for all files, also for later ones."""
+    """Return the one file of frames, or a path that stands for all files, later ones too."""
     scheme, slashes, _ = files[0].rpartition("://")
     folder = os.path.commonpath([os.path.dirname(file.removeprefix(scheme + slashes)) for file in files])
-    folder = re.sub(r"(/[^/=]+=[^/]*)+$", "", folder)  # others may follow below other names
+    folder = re.sub(r"(/[^/=]+=[^/]*)+$", "", folder)  # later files may have other values in NAME=VALUE
     is_file = len(files) == 1 and os.path.basename(folder) != "frames"
     place = files[0] if is_file else scheme + slashes + folder
     if dialect == "spark":

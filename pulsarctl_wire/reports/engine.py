@@ -46,9 +46,9 @@ class Answer(NamedTuple):
 class Engine(ABC):
     """Runs SQL over one table, whose parts are the views `all_frames`, `all_gaps`, ….
 
-    `choice` says which of their rows are read; `found` are the files; `look` finds them anew. A query that
-    has given no row yet starts over, at most `MAX_AGAIN` times, if a file has vanished and the table has
-    other files by now, as after a rebuild.
+    `choice` says which of their rows are read; `found` says which files there are; `look` finds them anew. A
+    query that has given no row yet starts over, at most `MAX_AGAIN` times, if a file has vanished and the
+    table has other files by now, as after a rebuild.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class Engine(ABC):
 
     def query(self, sql: str, most: int | None = None) -> Answer:
         """Run a query; `most` is the maximum number of rows. Raises WireError if it fails."""
-        return self._again(lambda: _begun(self._run(self._ready(sql, most))))
+        return self._again(lambda: _begun(self._run(self._complete_query(sql, most))))
 
     def rows(self, sql: str, most: int | None = None) -> list[Row]:
         """Return the rows of a query."""
-        return self._again(lambda: self._rows(self._ready(sql, most)))
+        return self._again(lambda: self._rows(self._complete_query(sql, most)))
 
     def arrow(self, sql: str, most: int | None = None) -> Any:
         """Return the rows of a query as a `pyarrow.Table`."""
-        return self._again(lambda: self._arrow(self._ready(sql, most)))
+        return self._again(lambda: self._arrow(self._complete_query(sql, most)))
 
     def lazy(self, sql: str, most: int | None = None) -> Any:
         """Return a query that has not run yet, as the engine's own type: it does not start over."""
-        return self._again(lambda: self._lazy(self._ready(sql, most)))
+        return self._again(lambda: self._lazy(self._complete_query(sql, most)))
 
     def keep(self, name: str, sql: str) -> None:
         """Compute a query once; queries to come read the result as the view `name`."""
@@ -96,7 +96,7 @@ class Engine(ABC):
         self._unmade.discard(name)
 
     def _again(self, attempt: Callable[[], T], tries: int = MAX_AGAIN) -> T:
-        """Run `attempt`; start over with the files that the table has by now if one vanished."""
+        """Run `attempt`; if a file vanished, start over with the files that the table has by now."""
         try:
             if not self._is_open:
                 self._open(self._found)
@@ -112,15 +112,16 @@ class Engine(ABC):
         self._found, self._is_open = found, False
         return self._again(attempt, tries - 1)
 
-    def _ready(self, sql: str, most: int | None) -> str:
+    def _complete_query(self, sql: str, most: int | None) -> str:
         self.prepare(sql)
         sql = _END.sub("", sql)
-        return sql if most is None else f"SELECT * FROM ({sql}\n) LIMIT {most}"  # a comment may end it
+        # the line break ends a comment in the query
+        return sql if most is None else f"SELECT * FROM ({sql}\n) LIMIT {most}"
 
     def prepare(self, sql: str) -> None:
-        """Make the views that a query names, and those that they name.
+        """Make the views that a query names, and those that these name.
 
-        Raises QueryError if it reads messages and there are none.
+        Raises QueryError if the query reads messages and there are none.
         """
         if not self._has_messages and _READS_MESSAGES.search(sql):
             raise QueryError("there are no messages: make a table with them by pwire table --messages")
@@ -138,7 +139,7 @@ class Engine(ABC):
                 (self._store if name in KEPT else self._define)(name, self._views[name])
 
     def _make_findings(self, name: str) -> None:
-        """Make a view of findings: those that were written with the tables, or else of what rows tell."""
+        """Make a view of the findings that were written with the tables, or else diagnose the rows."""
         choice = self._choice
         numbers = clusters(self.query(findings.servers(choice)).values)
         rows = self._stored_findings(choice.cluster, is_one=not numbers) if choice.host is None else None
@@ -149,7 +150,7 @@ class Engine(ABC):
         self._diagnose(name, findings.events(choice, numbers))
 
     def _check_connections(self) -> None:
-        """Raise CaptureError if rules about them would find nothing, as the table has none."""
+        """Raise CaptureError if frames have addresses, but the table has no connections, which rules need."""
         frames = "SELECT connection FROM all_frames WHERE src_ip IS NOT NULL"
         if not self.rows("SELECT connection FROM all_connections", 1) and self.rows(frames, 1):
             text = "findings: the table has no connections (yet): pwire table or pwire analyze writes them"
@@ -183,7 +184,7 @@ class Engine(ABC):
     def _diagnose(self, name: str, sql: str) -> None:
         """Make a view of what the doctor finds in the rows of `findings.events`; its columns are `FINDINGS`.
 
-        Raises CaptureError if the values of a row cannot be.
+        Raises CaptureError if a row has impossible values.
         """
 
     @abstractmethod
@@ -200,7 +201,7 @@ class Engine(ABC):
 
 
 def _begun(answer: Answer) -> Answer:
-    """Return an answer whose first row was read; if a file vanishes later, that is a CaptureError."""
+    """Read the first row of an answer; return the answer. A file that vanishes later gives a CaptureError."""
     values = iter(answer.values)
     first = list(islice(values, 1))
 
@@ -217,7 +218,7 @@ def _begun(answer: Answer) -> Answer:
 
 
 def clusters(rows: Iterable[Iterable[str | None]]) -> dict[str, int]:
-    """Server -> number of its cluster, from rows of (server, URLs that it named); empty if all are one.
+    """Return server -> number of its cluster; empty if all are one. `rows`: a server, and URLs that it named.
 
     A broker and those that it names in LOOKUP_RESPONSE form a cluster.
     """

@@ -1,8 +1,8 @@
 """The report of what the doctor finds. Its rules are in `checks/`, which get all rows of the tables in order.
 
-Rows are placed on one line of time: frames and gaps when they were reported, which is later than their own
-time if they waited for other bytes; and what TCP did to a connection (see `checks/tables.py`). What has no
-time comes last, by its place.
+Rows are in one order of time. A frame or a gap has the time when it was reported, which is later than its own
+if it waited for other bytes. Rows of what TCP did to a connection (see `checks/tables.py`) are among them.
+What has no time comes last, by its place.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ ORDER: Final = "cluster, at_ns, turn, reported_place, file, packet_offset, strea
 
 _LAST: Final = 2**63 - 1
 _ENDED: Final = "(c.end = 'dropped' OR (c.both AND c.end IN ('closed', 'reset', 'refused')))"
-"""Whether a connection ended with its last packet; others do with the capture, or as another one begins."""
+"""Whether a connection ended with its last packet; others end with the capture, or by reuse of addresses."""
 
-_OF_GAP: Final = {name: name for name in ("size", "reason", "protocol", "head")}
-_OF_CONNECTION: Final = {
+_GAP_COLUMNS: Final = {name: name for name in ("size", "reason", "protocol", "head")}
+_TCP_COLUMNS: Final = {
     **{"how": "c.end", "both_sides": "c.both"},
     **{name: f"c.{name}" for name in ("joined", "by_broker", "end_ns", "last_ns", "protocol", "syns")},
     **{name: f"c.{name}" for name in ("bytes_to_client", "bytes_to_broker")},
 }
-_OF_EVENT: Final = f"""
+_PLACE: Final = f"""
     cluster AS label, CASE WHEN to_broker THEN {address("src")} ELSE {address("dst")} END AS client,
     CASE WHEN to_broker THEN {address("dst")} ELSE {address("src")} END AS server,
     coalesce(reported_place, 0) AS reported_place, file, packet_offset, stream_offset, time_ns, connection,
     to_broker"""
-_OF_TCP: Final = f"""
+_TCP_PLACE: Final = f"""
     c.cluster AS label, {address("client")} AS client, {address("server")} AS server, 0 AS reported_place,
     c.file, c.packet_offset, CAST(NULL AS BIGINT) AS stream_offset, c.time_ns, c.connection,
     CAST(NULL AS BOOLEAN) AS to_broker"""
@@ -50,40 +50,42 @@ def servers(choice: Choice) -> str:
 def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     """Return all rows for the doctor, with `clusters` as for `clustered`. They must be sorted by `ORDER`.
 
-    Of `choice` only the label counts: rules need all frames.
+    Of `choice` only cluster and host count: rules need all frames of these.
     """
     from pulsarctl_wire.checks.row_events import COLUMNS, METADATA
 
-    of_frame = {name: f"f.{name}" for name in COLUMNS} | {name: f"f.metadata.{name}" for name in METADATA}
-    of_frame["has_metadata"] = "f.metadata IS NOT NULL"
-    names = _OF_GAP | _OF_CONNECTION | of_frame
+    frame_columns = {name: f"f.{name}" for name in COLUMNS} | {
+        name: f"f.metadata.{name}" for name in METADATA
+    }
+    frame_columns["has_metadata"] = "f.metadata IS NOT NULL"
+    names = _GAP_COLUMNS | _TCP_COLUMNS | frame_columns
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
-    own = f"coalesce(time_ns, {_LAST})"
-    alive = f"known c WHERE NOT {_ENDED}"
+    own_ns = f"coalesce(time_ns, {_LAST})"
+    not_ended = f"known c WHERE NOT {_ENDED}"
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
         # Two times, two selects: so a condition for `at_ns` is one for a column, and readers skip by it.
-        (_OF_EVENT, "'frame'", 2, own, of_frame, f"{frames} f WHERE reported_ns IS NULL"),
-        (_OF_EVENT, "'frame'", 2, "reported_ns", of_frame, f"{frames} f WHERE reported_ns IS NOT NULL"),
-        (_OF_EVENT, "kind", 2, f"coalesce(reported_ns, {own})", _OF_GAP, f"{gaps} g"),
-        (_OF_TCP, "'opened'", 0, "coalesce(c.time_ns, 0)", {"last_ns": "c.last_ns"}, "known c"),
-        (_OF_TCP, "'closed'", 1, "c.end_ns", _OF_CONNECTION, "known c WHERE c.end_ns IS NOT NULL"),
-        (_OF_TCP, "'ended'", 3, f"coalesce(c.last_ns, {_LAST})", _OF_CONNECTION, f"known c WHERE {_ENDED}"),
-        (_OF_TCP, "'ended'", -1, "c.reused_ns", _OF_CONNECTION, f"{alive} AND c.reused_ns IS NOT NULL"),
-        (_OF_TCP, "'ended'", 3, str(_LAST), _OF_CONNECTION, f"{alive} AND c.reused_ns IS NULL"),
+        (_PLACE, "'frame'", 2, own_ns, frame_columns, f"{frames} f WHERE reported_ns IS NULL"),
+        (_PLACE, "'frame'", 2, "reported_ns", frame_columns, f"{frames} f WHERE reported_ns IS NOT NULL"),
+        (_PLACE, "kind", 2, f"coalesce(reported_ns, {own_ns})", _GAP_COLUMNS, f"{gaps} g"),
+        (_TCP_PLACE, "'opened'", 0, "coalesce(c.time_ns, 0)", {"last_ns": "c.last_ns"}, "known c"),
+        (_TCP_PLACE, "'closed'", 1, "c.end_ns", _TCP_COLUMNS, "known c WHERE c.end_ns IS NOT NULL"),
+        (_TCP_PLACE, "'ended'", 3, f"coalesce(c.last_ns, {_LAST})", _TCP_COLUMNS, f"known c WHERE {_ENDED}"),
+        (_TCP_PLACE, "'ended'", -1, "c.reused_ns", _TCP_COLUMNS, f"{not_ended} AND c.reused_ns IS NOT NULL"),
+        (_TCP_PLACE, "'ended'", 3, str(_LAST), _TCP_COLUMNS, f"{not_ended} AND c.reused_ns IS NULL"),
     ]
-    selected = []
+    queries = []
     for place, event, turn, at_ns, columns, source in rows:
         values = ", ".join(f"{columns.get(name, 'NULL')} AS {name}" for name in names)
-        selected.append(
+        queries.append(
             f"SELECT {place}, {event} AS event, {turn} AS turn, {at_ns} AS at_ns, {values} FROM {source}"
         )
-    placed = f"WITH {_known(choice)} {' UNION ALL '.join(selected)}"
+    placed = f"WITH {_known(choice)} {' UNION ALL '.join(queries)}"
     joined, cluster = in_clusters(f"({placed})", "label", clusters)
     return f"SELECT {cluster} AS cluster, at_ns = {_LAST} AS at_end, f.* FROM {joined}"
 
 
 def between(since: tuple[str, int], until: tuple[str, int]) -> str:
-    """Return the condition for the rows of `events` from one (cluster, `at_ns`) on, up to another."""
+    """Return the condition for the rows of `events` from one (cluster, `at_ns`) up to but without another."""
     (first, from_ns), (last, to_ns) = (literal(since[0]), since[1]), (literal(until[0]), until[1])
     if first == last:
         return f"cluster = {first} AND at_ns >= {from_ns} AND at_ns < {to_ns}"
@@ -92,7 +94,7 @@ def between(since: tuple[str, int], until: tuple[str, int]) -> str:
 
 
 def _known(choice: Choice) -> str:
-    """Return the connections, with the time when another one began to use their addresses."""
+    """Return the view `known`: connections, with the time when another one began to use their addresses."""
     return f"""
         known AS (
             SELECT c.*, lead(c.time_ns) OVER (

@@ -1,6 +1,6 @@
 """Reports that follow messages from producer to consumer.
 
-An id is cluster, ledger and entry; a batch is one entry, a chunk too. An id with negative parts
+An id is cluster, ledger and entry; a batch is one entry, and so is a chunk. An id with negative parts
 (non-persistent topics, duplicate sends) is ignored. Deliveries and acknowledgements are matched per
 subscription; a cumulative ACK covers everything up to its id on its subscription.
 """
@@ -19,11 +19,11 @@ _CONSUMER: Final = f"regexp_extract(consumer_client, {literal(_HOST)}, 1)"
 def journey(options: Options) -> str:
     """Select the path of each entry through subscriptions: sent, received, delivered, acknowledged."""
     return f"""
-        SELECT * FROM journeys {f"WHERE {_followed(options.key)}" if options.key is not None else ""}
+        SELECT * FROM journeys {f"WHERE {_key_condition(options.key)}" if options.key is not None else ""}
         ORDER BY coalesce(sent_ns, delivered_ns), cluster, topic, ledger_id, entry_id, subscription"""
 
 
-def _followed(key: str) -> str:
+def _key_condition(key: str) -> str:
     """Return the condition for the journeys of the messages with a key, or with an id."""
     if identity := re.fullmatch(r"(\d{1,18}):(\d{1,18})", key):
         return f"ledger_id = {identity[1]} AND entry_id = {identity[2]}"
@@ -39,7 +39,7 @@ def _followed(key: str) -> str:
 
 
 def delivery(options: Options) -> str:
-    """Times to delivery (SEND to first MESSAGE) and from there to the first ACK, by topic and subscription.
+    """Select times from SEND to first MESSAGE, and from there to first ACK, by topic and subscription.
 
     `missing` are entries whose SEND was not captured, or that were never acknowledged.
     """
@@ -54,21 +54,20 @@ def delivery(options: Options) -> str:
 
 
 def end_to_end(options: Options) -> str:
-    """Select times from SEND to MESSAGE, by topic and subscription; redeliveries, and other clocks, apart."""
+    """Select times from SEND to MESSAGE, by topic, subscription, clock, and whether it is a redelivery."""
     by = groups(options, *SUBSCRIPTION.split(", "), host="host") | {"sent_by": "sent_by", "again": "again"}
     messages = {"messages": "coalesce(sum(messages), 0)"}
     return percentiles("arrivals WHERE sent_by IS NOT NULL", by, also=messages, order=", ".join(by))
 
 
 def backlog(options: Options) -> str:
-    """Entries not acknowledged yet, and permits that consumers have left, over time.
+    """Select, over time, how many entries are not acknowledged yet, and the permits that consumers have left.
 
     All start at 0 where a subscription is first seen: earlier entries are unknown. A non-durable reader has
     no backlog, and after a SEEK it is unknown. Only buckets in which something changed have a row.
     """
     width = options.bucket_ns or SECOND
-
-    until = f"OVER (PARTITION BY {SUBSCRIPTION} ORDER BY time_ns ROWS UNBOUNDED PRECEDING)"
+    so_far = f"OVER (PARTITION BY {SUBSCRIPTION} ORDER BY time_ns ROWS UNBOUNDED PRECEDING)"
     return f"""
         WITH published AS (
             SELECT cluster, topic, min(time_ns) AS time_ns FROM clustered
@@ -96,8 +95,8 @@ def backlog(options: Options) -> str:
             FROM changes WHERE time_ns IS NOT NULL GROUP BY 1, 2, 3, 4
         ),
         running AS (
-            SELECT *, sum(published - acked) {until} AS backlog, sum(delivered - acked) {until} AS unacked,
-                sum(permits) {until} AS left_permits
+            SELECT *, sum(published - acked) {so_far} AS backlog, sum(delivered - acked) {so_far} AS unacked,
+                sum(permits) {so_far} AS left_permits
             FROM summed
         )
         SELECT r.time_ns, r.cluster, r.topic, r.subscription, published, delivered, acked,

@@ -23,7 +23,7 @@ def publish_latency(options: Options, source: str = PUBLISHES) -> str:
 
 
 def request_latency(options: Options) -> str:
-    """Select times to answers, by the request's command. Of SEND only those with SEND_ERROR."""
+    """Select times to answers, by the request's command. Of SENDs only those with SEND_ERROR."""
     failed = count_if("error IS NOT NULL OR answer IN ('ERROR', 'SEND_ERROR')")
     by = groups(options, host="host") | {"command": "command"}
     return percentiles(REQUESTS, by, also={"errors": failed})
@@ -42,8 +42,8 @@ def slowest(options: Options) -> str:
 _IDS: Final = ("request_id", "producer_id", "sequence_id", "consumer_id", "ledger_id", "entry_id")
 
 
-def _is(frame: str, time: str, command: str, ids: Iterable[str]) -> str:
-    """Return the condition that a frame is that of an exchange `l` with a time and a command."""
+def _frame_condition(frame: str, time: str, command: str, ids: Iterable[str]) -> str:
+    """Return the condition that row `frame` has the time, the command and the ids in these columns of `l`."""
     conditions = (f"coalesce({frame}.{name} = l.{name}, true)" for name in ids)
     return " AND ".join([f"{frame}.time_ns = l.{time} AND {frame}.command = l.{command}", *conditions])
 
@@ -62,6 +62,6 @@ def slow(options: Options) -> str:
         SELECT l.*, min(f.file) AS file, min(f.packet_offset) AS packet_offset, min(a.file) AS answer_file,
             min(a.packet_offset) AS answer_packet_offset
         FROM longest l
-            LEFT JOIN frames f ON {_is("f", "time_ns", "command", _IDS)}
-            LEFT JOIN frames a ON {_is("a", "answered_ns", "answer", _IDS[:4])}
+            LEFT JOIN frames f ON {_frame_condition("f", "time_ns", "command", _IDS)}
+            LEFT JOIN frames a ON {_frame_condition("a", "answered_ns", "answer", _IDS[:4])}
         GROUP BY ALL ORDER BY {order.format("l.")}"""

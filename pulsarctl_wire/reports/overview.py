@@ -1,4 +1,4 @@
-"""Collects everything that the summary shows: the only module of the reports that runs queries."""
+"""Collects everything that the summary shows. Unlike other reports, it runs its queries itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,30 +54,31 @@ class Overview:
 
 def bucket_width(span_ns: int) -> int:
     """Return a round width in ns that gives at most `BUCKETS` buckets for a span of time."""
-    enough = (width for width in WIDTHS if span_ns < width * BUCKETS)
-    return next(enough, -(-span_ns // (WIDTHS[-1] * BUCKETS)) * WIDTHS[-1])
+    widths = (width for width in WIDTHS if span_ns < width * BUCKETS)
+    return next(widths, -(-span_ns // (WIDTHS[-1] * BUCKETS)) * WIDTHS[-1])
 
 
 def collect(engine: Engine, options: Options, *, plots: bool = True) -> Overview:
-    """Run all queries. `plots`: also those for plots."""
-    top, nothing = options.top or 10, Options()
+    """Run the queries of the summary, with `plots` also those of its plots; return their rows."""
+    top, defaults = options.top or 10, Options()
     span = engine.rows("SELECT min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM frames")[0]
     width = options.bucket_ns or bucket_width((span["last_ns"] or 0) - (span["first_ns"] or 0))
     engine.keep("cells", cells(bucket(width)))
-    slowest = engine.rows(latency.slowest(Options(top=top)))  # the only one that reads all columns
+    # before `answered` loses the columns that only this reads
+    slowest = engine.rows(latency.slowest(Options(top=top)))
     engine.keep("answered", f"SELECT {_TIMED} FROM ({VIEWS['answered']}) a")
-    totals = engine.rows(traffic.summary(nothing))[0]
+    totals = engine.rows(traffic.summary(defaults))[0]
     overview = Overview(totals, width, slowest=slowest)
-    overview.topics = engine.rows(traffic.topics(nothing), top)
+    overview.topics = engine.rows(traffic.topics(defaults), top)
     _add_publishes(overview, engine, top, plots)
-    overview.request_latency = engine.rows(latency.request_latency(nothing))
+    overview.request_latency = engine.rows(latency.request_latency(defaults))
     # skip reports that would be empty
     if totals["errors"]:
-        overview.errors = engine.rows(traffic.errors(nothing), top)
+        overview.errors = engine.rows(traffic.errors(defaults), top)
     if totals["bad_checksums"]:
-        overview.checksums = engine.rows(traffic.checksums(nothing), top)
+        overview.checksums = engine.rows(traffic.checksums(defaults), top)
     if totals["gaps"] or totals["malformed"]:
-        overview.gaps = engine.rows(traffic.gaps(nothing), top)
+        overview.gaps = engine.rows(traffic.gaps(defaults), top)
     if not plots:
         return overview
     if totals["errors"]:
@@ -86,11 +87,11 @@ def collect(engine: Engine, options: Options, *, plots: bool = True) -> Overview
             f"WHERE time_ns IS NOT NULL AND {IS_ERROR} GROUP BY 1, 2 ORDER BY 1, 2"
         )
     overview.throughput = engine.rows(_by_topic([row["topic"] for row in overview.topics[:SERIES]]))
-    longest = (
-        f"SELECT * FROM ({traffic.connections(nothing)}) ORDER BY bytes_to_broker + bytes_from_broker DESC"
+    largest = (
+        f"SELECT * FROM ({traffic.connections(defaults)}) ORDER BY bytes_to_broker + bytes_from_broker DESC"
     )
     overview.connections = sorted(
-        engine.rows(longest, LINES), key=lambda row: (row["first_ns"] or 0, row["connection"])
+        engine.rows(largest, LINES), key=lambda row: (row["first_ns"] or 0, row["connection"])
     )
     return overview
 
@@ -123,5 +124,5 @@ def _by_topic(largest: list[str]) -> str:
 
 
 def _listed(names: Sequence[str | None]) -> str:
-    """Names as a list in SQL; the empty text stands for null, and for no names."""
+    """Return names as a list in SQL; the empty text stands for null, and for no names."""
     return ", ".join(literal(name or "") for name in names or [None])

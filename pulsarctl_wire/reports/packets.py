@@ -18,21 +18,21 @@ _AFTER: Final = 1_000_000_000  # ns after a connection's end in which its last p
 _NONE: Final = "CAST(NULL AS BIGINT)"
 _COLUMNS: Final = f"""file, start, stop, {_ENDS}, since, until, place, place_ns,
     total_size, command_size, partial, is_whole, frames"""
-_BACK: Final = 8  # frames before one whose packets were captured out of order, where reading begins
+_BACK: Final = 8  # where packets are out of order, reading begins so many frames before the wanted one
 
 
 def condition(where: str) -> str:
-    """Return a condition of the user as a part of a query; a comment in it ends with it."""
+    """Return a condition of the user as a part of a query: line breaks end a comment in it."""
     return f"(\n{where}\n)"
 
 
 def picked(table: str, where: str) -> str:
-    """Return the frames with rows in a table that meet a condition, and where those around each are.
+    """Select the frames with rows in `table` that meet a condition, and where the frames around each are.
 
-    Numbers in names count back from the frame, in its direction of the connection; before the first one is
-    the connection's first packet. `joins`: the frame before it ends where it begins. `is_alone`: it is known
-    that it can be decoded from its packet alone. The first one in a packet can, but not an odd one (see
-    `wire/framing/resync.py`).
+    `file1` and `offset1` are the place of the previous frame in the same direction, `file2` and `offset2` of
+    the one before that; without such a frame, of the connection's first packet. `joins`: the previous frame
+    ends where this one begins. `is_alone`: this one can surely be decoded from its packet alone, as it is
+    usual (see `wire/framing/resync.py`), and does not follow the rest of a longer frame in that packet.
     """
     back = f"OVER (PARTITION BY connection, to_broker, file ORDER BY stream_offset ROWS {_BACK} PRECEDING)"
     return f"""
@@ -70,10 +70,10 @@ def picked(table: str, where: str) -> str:
 
 
 def windows() -> str:
-    """Return the windows of the frames in `PICKED`, with the frame before each where that may be needed.
+    """Select the windows of the frames in `PICKED`, with the frame before each where that may be needed.
 
-    If parts of these are in earlier captures, there are windows of them as well, and nothing is looked for:
-    all is copied. Where packets were captured out of order, windows are wide.
+    If parts of these frames are in earlier captures, those have windows as well, and all packets in the
+    windows are copied, without a search for the frame. Where packets are out of order, windows are wide.
     """
     own = f"""
         SELECT file, place, place_ns, {_ENDS}, {_NONE} AS since, {_NONE} AS until, false AS is_whole,
@@ -89,16 +89,16 @@ def windows() -> str:
                 ELSE place END AS stop
         FROM (SELECT *, packet_offset AS place, time_ns AS place_ns, NOT is_alone AND
             (file1 <> file OR (goes_back AND file2 <> file)) AS is_parted FROM {PICKED})"""
-    earlier = "CASE WHEN NOT goes_back THEN offset1 WHEN file2 = file1 THEN offset2 ELSE 0 END"
+    earlier_start = "CASE WHEN NOT goes_back THEN offset1 WHEN file2 = file1 THEN offset2 ELSE 0 END"
     return f"""
         SELECT {_COLUMNS} FROM ({own})
-        UNION ALL {_part("file1", earlier)} AND file1 <> file
+        UNION ALL {_part("file1", earlier_start)} AND file1 <> file
         UNION ALL {_part("file2", "offset2")} AND goes_back AND file2 <> file1
         UNION ALL {_opening()}"""
 
 
 def _part(file: str, start: str) -> str:
-    """Return the windows from a place in an earlier file to the end of that file."""
+    """Select the windows from `start` in an earlier file to the end of that file."""
     return f"""
         SELECT {file}, {start}, {_NONE}, {_ENDS},
             CASE WHEN joins THEN coalesce(start1, time1) ELSE coalesce(start_time_ns, time_ns) END, time_ns,
@@ -118,7 +118,7 @@ def _opening() -> str:
 
 
 def connections(table: str, where: str) -> str:
-    """Return the windows of all packets of the connections with rows in a table that meet a condition."""
+    """Select the windows of all packets of the connections with rows in `table` that meet a condition."""
     first = ", ".join(f"min_by({name}, packet_offset) AS {name}" for name in ("time_ns", *_ENDS.split(", ")))
     return f"""
         WITH chosen AS (SELECT DISTINCT connection FROM {table} WHERE {condition(where)}),

@@ -10,7 +10,7 @@ _TIMES: Final = "p50_ns, p99_ns, max_ns"
 
 
 def clients(options: Options) -> str:
-    """Versions of clients: how many connections from how many hosts, what they support, what they did."""
+    """Select versions of clients: their connections and hosts, what they support, what they did."""
     return f"""
         WITH connects AS (
             SELECT connection, max({text_of("client_version")}) AS version,
@@ -32,7 +32,7 @@ def clients(options: Options) -> str:
 
 
 def producers(options: Options) -> str:
-    """Producers: how well they batch and compress, how many SENDs waited at once, what was sent again."""
+    """Select producers: how well they batch and compress, the most SENDs that waited at once, resends."""
     names = ("topic", "producer", "connection", "producer_id")
     by = ", ".join(names)
     return f"""
@@ -73,7 +73,7 @@ def producers(options: Options) -> str:
 
 
 def consumers(options: Options) -> str:
-    """Consumers: what they got, what they have not acknowledged, what came again, how long they took."""
+    """Select consumers: what they got, did not acknowledge, and got again, and how long they took."""
     names = (*SUBSCRIPTION.split(", "), "connection", "consumer_id")
     by = ", ".join(names)
     entries = {"entries": "count(*)", "unacked": count_if("acked_ns IS NULL")}
@@ -104,7 +104,7 @@ def consumers(options: Options) -> str:
 
 
 def lookups(options: Options) -> str:
-    """Lookups by topic and answer: redirects, the brokers that were named, and how long they took."""
+    """Select lookups by topic and answer: redirects, the brokers that were named, and how long they took."""
     answers = f"""
         SELECT topic, {text_of("response")} AS answer, coalesce(
                 {text_of("brokerServiceUrl")}, {text_of("brokerServiceUrlTls")}

@@ -1,6 +1,6 @@
 """Common parts of all reports, as SQL: literals, time buckets, percentiles, which frames are chosen.
 
-The SQL is what Spark and DuckDB have in common. DuckDB has macros for the others (`data/duck.py`).
+Spark and DuckDB both run this SQL. Functions that only Spark has are macros in DuckDB (`data/duck.py`).
 """
 
 import re
@@ -33,7 +33,7 @@ TENANT: Final = "nullif(regexp_extract(topic, '^[^:/]+://([^/]+)/', 1), '')"
 NAMESPACE: Final = "nullif(regexp_extract(topic, '^[^:/]+://(.+)/', 1), '')"
 """The namespace of a row's topic, as TENANT/NAMESPACE."""
 PRODUCER: Final = "coalesce(producer, metadata.producer_name)"
-"""The name of the producer that a frame is of: of a SEND, its answers, and of a MESSAGE."""
+"""The name of a frame's producer. SEND, its answers, and MESSAGE have one."""
 CLIENT: Final = "CASE WHEN to_broker THEN src_ip ELSE dst_ip END"
 """The address of a frame's client, without its port."""
 
@@ -55,8 +55,8 @@ class Options:
 
     `bucket_ns` is the width of a time bucket; buckets are counted from the epoch. `top` is the maximum number
     of rows, for reports that are sorted by size. `key` is what `journey` follows: a message's key, or its id
-    as LEDGER:ENTRY. `by` names what rows are grouped by, of `BY`. `first` is how many
-    connection numbers the first table has, for `compare`. It and `unusual` compare `window` with `against`.
+    as LEDGER:ENTRY. `by` has the names in `BY` that rows are grouped by. `first` is how many connection
+    numbers the first table has, for `compare`. `compare` and `unusual` compare `window` with `against`.
     """
 
     bucket_ns: int | None = None
@@ -89,26 +89,26 @@ class Choice:
     host: str | None = None
 
     def conditions(self) -> dict[str, str]:
-        """View -> the condition for its rows, for those that are chosen from."""
+        """Return view -> the condition for its rows, for the views that have a condition of their own."""
         common = [*self._common(), *self._about_topic()]
         ends = self._of_ends(producer=PRODUCER, client=client_address())
         conditions = {
             "frames": [*common, *ends],
             "followed": common,
             "messages": [*common, *self._of_ends(client=client_address())],
-            "gaps": [*self._common(), *self._carrying(client_address())],
-            "connections": [*self._common("last_ns"), *self._carrying(address("client"))],
+            "gaps": [*self._common(), *self._of_connections(client_address())],
+            "connections": [*self._common("last_ns"), *self._of_connections(address("client"))],
             "findings": self._of_findings(),
-            "consuming": [_among("connection", "consumer_id")] if ends else [],
+            "consuming": [_in_chosen_frame("connection", "consumer_id")] if ends else [],
             "consumed": self._of_ends(client=None),
             "subscriptions": self._of_subscriptions(),
             "journeys": self._of_journeys(),
             "arrivals": self._of_ends(client="consumer_client"),
         }
-        return {name: " AND ".join(each) or "true" for name, each in conditions.items()}
+        return {name: " AND ".join(parts) or "true" for name, parts in conditions.items()}
 
     def labelled(self) -> str:
-        """Return the condition for all rows with the label and of the host, of whatever topic and time."""
+        """Return the condition for all rows of the cluster and the host, of whatever topic and time."""
         return " AND ".join(self._with_label()) or "true"
 
     def _with_label(self) -> list[str]:
@@ -128,28 +128,28 @@ class Choice:
         subscription: str | None = "subscription",
         client: str | None = "client",
     ) -> list[str]:
-        """Return the conditions that a SEND and its MESSAGE do not share, for these columns, if any."""
+        """Return the conditions that a SEND and its MESSAGE do not share, for columns that are not None."""
         return [
             *(_matching(producer, self.producer) if producer else []),
             *(_matching(subscription, self.subscription) if subscription else []),
             *([f"rlike({client}, {literal(client_pattern(self.client))})"] if client and self.client else []),
         ]
 
-    def _carrying(self, client: str) -> list[str]:
-        """Return the condition for what is of no topic: the connections of chosen frames."""
-        about = self._about_topic() or self.producer or self.subscription
+    def _of_connections(self, client: str) -> list[str]:
+        """Return the conditions for rows without topic: the client, and connections of chosen frames."""
+        needs_frames = self._about_topic() or self.producer or self.subscription
         return [
-            *(["connection IN (SELECT connection FROM frames)"] if about else []),
+            *(["connection IN (SELECT connection FROM frames)"] if needs_frames else []),
             *self._of_ends(None, None, client),
         ]
 
     def _of_findings(self) -> list[str]:
-        """Return the conditions for findings that reach into the time."""
+        """Return the conditions for findings, which need only overlap the chosen time."""
         return [
             *([f"last_ns >= {self.since}"] if self.since is not None else []),
             *([f"first_ns < {self.until}"] if self.until is not None else []),
             *self._about_topic(),
-            *([_among("connection", "producer_id")] if self.producer else []),
+            *([_in_chosen_frame("connection", "producer_id")] if self.producer else []),
             *self._of_ends(producer=None),
         ]
 
@@ -158,7 +158,7 @@ class Choice:
         if not (self.producer or self.client):
             return self._of_ends()
         published = "topic IN (SELECT topic FROM frames WHERE producer_id IS NOT NULL)"
-        chosen_names = f"({_among('topic', 'subscription')} OR {published})"
+        chosen_names = f"({_in_chosen_frame('topic', 'subscription')} OR {published})"
         return [chosen_names, *self._of_ends(producer=None, client=None)]
 
     def _of_journeys(self) -> list[str]:
@@ -186,8 +186,8 @@ def _matching(column: str, name: str | None) -> list[str]:
     return [f"{column} = {literal(name)}"]
 
 
-def _among(one: str, other: str) -> str:
-    """Return the condition for rows whose two columns are those of a chosen frame."""
+def _in_chosen_frame(one: str, other: str) -> str:
+    """Return the condition for rows whose values in two columns are those of a chosen frame."""
     return f"struct({one}, {other}) IN (SELECT struct({one}, {other}) FROM frames WHERE {other} IS NOT NULL)"
 
 
@@ -245,7 +245,7 @@ def bucket(width_ns: int, of: str = "time_ns") -> str:
 
 
 def by_bucket(options: Options) -> dict[str, str]:
-    """`time_ns` -> the start of its bucket; nothing if there are no buckets."""
+    """Return `time_ns` -> the SQL of its bucket's start; empty if there are no buckets."""
     return {"time_ns": bucket(options.bucket_ns)} if options.bucket_ns else {}
 
 
@@ -262,13 +262,14 @@ BY: Final = {
 }
 """What rows can be grouped by: name -> SQL."""
 OF_FRAME: Final = {"producer": PRODUCER, "client": CLIENT, "host": "host", "command": "command"}
-"""The entries of `BY` that are others for frames, and more."""
+"""Entries for frames: some replace those of `BY`, others come in addition."""
 
 
 def groups(options: Options, *default: str, **own: str) -> dict[str, str]:
-    """Column -> SQL of what a report groups by: the bucket, if any, then `options.by` instead of `default`.
+    """Return column -> SQL of what a report groups by: the bucket, if any, then `options.by`, or `default`.
 
-    `own` has other SQL for some names. Hours are in the column `time_ns`. Raises QueryError for other names.
+    `own` replaces and adds entries of `BY`. Hours are in the column `time_ns`. Raises QueryError for unknown
+    names.
     """
     columns = {**BY, **own}
     if unknown := [name for name in options.by if name not in columns]:
@@ -293,11 +294,12 @@ def percentiles(
     also: Mapping[str, str] | None = None,
     order: str | None = None,
 ) -> str:
-    """Exact percentiles of each group's `latency_ns`, by nearest rank: the smallest with enough at or below.
+    """Select exact percentiles of each group's `latency_ns`, by nearest rank.
 
-    `source` is what follows FROM; `by` are the columns to group by, maybe with their SQL. Nulls are not
-    counted. `also` are more columns: aggregates that can be summed. Equal values are counted first, so that
-    fewer rows are sorted. Without `order` the rows are ordered by time, then by count.
+    That is the smallest value with enough values at or below it. `source` is what follows FROM; `by` are the
+    columns to group by, maybe with their SQL. Nulls are not counted. `also` are more columns: aggregates that
+    can be summed. Equal values are counted first, so that fewer rows are sorted. Without `order` the rows are
+    ordered by time, then by count.
     """
     by = by if isinstance(by, Mapping) else {name: name for name in by}
     names = ", ".join(by)

@@ -15,7 +15,7 @@ _SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in COUNTS)
 
 
 def throughput(options: Options) -> str:
-    """Frames, bytes and messages of each topic, by second or by the given bucket."""
+    """Select frames, bytes and messages of each topic, by second or by the given bucket."""
     width = options.bucket_ns or (HOUR if "hour" in options.by else SECOND)
     by = groups(replace(options, bucket_ns=width), "topic", **OF_FRAME)
     counts = ", ".join(
@@ -27,7 +27,7 @@ def throughput(options: Options) -> str:
     names = [name for name in by if name != "time_ns"]
     return f"""
         SELECT *, {rates} FROM (
-            SELECT {_listed(by)}, {counts} FROM whole GROUP BY {_places(by)}
+            SELECT {_columns(by)}, {counts} FROM whole GROUP BY {_places(by)}
         ) grouped WHERE {_are_known(by)} ORDER BY {", ".join(["time_ns", "bytes DESC", *names])}"""
 
 
@@ -57,7 +57,7 @@ def _totals(by: Mapping[str, str]) -> str:
         SELECT {", ".join(by)}, bytes / (SELECT sum(total_size + 4) FROM whole) AS share,
             {", ".join(COUNTS)}, producers, subscriptions, topics, connections
         FROM (
-            SELECT {_listed(by)}, {COUNTED},
+            SELECT {_columns(by)}, {COUNTED},
                 count(DISTINCT CASE WHEN command = 'SEND' THEN metadata.producer_name END) AS producers,
                 count(DISTINCT CASE WHEN subscription IS NOT NULL THEN struct(topic, subscription) END)
                     AS subscriptions,
@@ -66,7 +66,7 @@ def _totals(by: Mapping[str, str]) -> str:
         ) grouped WHERE {_are_known(by)} ORDER BY bytes DESC, {", ".join(by)}"""
 
 
-def _listed(by: Mapping[str, str]) -> str:
+def _columns(by: Mapping[str, str]) -> str:
     return ", ".join(f"{value} AS {name}" for name, value in by.items())
 
 
@@ -115,7 +115,7 @@ def errors(options: Options) -> str:
     """Errors that brokers report, by code, command, topic and client."""
     by = {"error": "error"} | groups(options, "command", "topic", "client", **OF_FRAME)
     return f"""
-        SELECT {_listed(by)}, count(*) AS count, count(DISTINCT connection) AS connections,
+        SELECT {_columns(by)}, count(*) AS count, count(DISTINCT connection) AS connections,
             min(time_ns) AS first_ns, max(time_ns) AS last_ns, max({text_of("message")}) AS example
         FROM whole WHERE {IS_ERROR} GROUP BY {_places(by)} ORDER BY count DESC, {", ".join(by)}"""
 
@@ -139,7 +139,7 @@ def gaps(options: Options) -> str:
 
 
 def connections(options: Options) -> str:
-    """TCP connections: client, server, duration, amounts, how they ended by their frames, and by packets.
+    """Select TCP connections: client, server, duration, amounts, how they ended by frames and by packets.
 
     Those without frames are listed, too: TLS, or refused ones.
     """
@@ -195,7 +195,7 @@ def connections(options: Options) -> str:
         ORDER BY first_ns, connection"""
 
 
-_WAITING: Final = ", ".join(
+_WAITING_COMMANDS: Final = ", ".join(
     f"'{name}'"
     for name in (
         *(NAMES[number] for number in REQUESTS if number != _ACK),
@@ -204,11 +204,12 @@ _WAITING: Final = ", ".join(
         "AUTH_RESPONSE",
     )
 )
+"""Commands that wait for an answer, as a list in SQL."""
 _ENDED: Final = f"""
     CASE WHEN frames_to_broker IS NULL THEN NULL
         WHEN last_command = 'ERROR' AND NOT connected THEN 'refused'
         WHEN last_command IN ('ERROR', 'SEND_ERROR') THEN 'error'
         WHEN last_command = 'SUCCESS' AND last_request IN {_CLOSING} THEN 'closed'
-        WHEN last_command = last_request AND last_command IN ({_WAITING}) THEN 'unanswered'
+        WHEN last_command = last_request AND last_command IN ({_WAITING_COMMANDS}) THEN 'unanswered'
         ELSE 'open' END"""
 """How a connection ended, from its last frames other than PING and PONG; see docs/reports.md."""

@@ -1,25 +1,26 @@
 """The views that reports read, in the SQL of both engines; `pwire sql` has them too.
 
-A view may read others. Those of an `Engine` are made when a query names them.
+A view may read others. An `Engine` makes a view when a query names it.
 
     frames, gaps, …   the tables, or what `Choice` chooses of them
-    followed          frames chosen by what a SEND and its MESSAGE share: what follows entries reads these
+    followed          frames chosen only by what a SEND and its MESSAGE share, to follow entries
     whole             the frames that were captured completely
     answered          a row per request and its answer
-    publishes         those that are publishes: a SEND with its SEND_RECEIPT
-    exchanges         the same of all requests, and of deliveries: a MESSAGE with its ACK
+    publishes         the rows of `answered` for a SEND with its SEND_RECEIPT
+    exchanges         the rows of `answered`, and of deliveries: a MESSAGE with its ACK
     cells             counts of frames alike in connection, topic, subscription, producer
-    clustered         frames with `cluster`: the brokers that name each other
+    clustered         frames with `cluster`: a label, or the number of a group of brokers that name each other
+    named_servers     the URLs that brokers name in answers to lookups
     arrivals          each MESSAGE of an entry, with the time when it was sent
     sent, deliveries  an entry's way to the broker, and to each subscription
     touched           the entries that MESSAGEs and ACKs name, one by one
     first_acks        the first ACK of each entry
-    journeys          both together
+    journeys          `sent` and `deliveries` joined
     consuming         frames of consumers
     consumed          an entry's delivery to one consumer, and its acknowledgement
     subscriptions     when first seen, whether durable, the time of the first SEEK
     permit_changes    what changes the permits of a subscription's consumers
-    findings          what the doctor finds in all rows; those that `Choice` chooses
+    findings          what the doctor finds in all rows, as far as `Choice` chooses it
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ CAPTURED: Final = "time_ns, packet_offset, stream_offset"
 
 
 def text_of(field: str) -> str:
-    """Return a field of a rare command, as text."""
+    """Return the SQL of a field in `command_json`, as text; the most frequent commands have none there."""
     return f"get_json_object(command_json, '$.{field}')"
 
 
@@ -65,8 +66,8 @@ _SAME_ENTRY: Final = (
     "AND coalesce(s.topic = {0}.topic, true)"
 )
 """Whether a row is about the entry of the row `s` of `sent`."""
-_RESET: Final = (*SUBSCRIPTION.split(", "), "time_ns")
-_RESETS: Final = "command IN ('SUBSCRIBE', 'CLOSE_CONSUMER', 'UNSUBSCRIBE')"
+_RESET_COLUMNS: Final = (*SUBSCRIPTION.split(", "), "time_ns")
+_IS_RESET: Final = "command IN ('SUBSCRIBE', 'CLOSE_CONSUMER', 'UNSUBSCRIBE')"
 _SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src')} END"
 
 
@@ -76,9 +77,9 @@ def same(one: str, other: str, names: Sequence[str]) -> str:
 
 
 def cells(time: str | None = None) -> str:
-    """Counts of frames alike: each group has only numbers, so that reports computed from groups cost little.
+    """Count the frames of each connection, topic, subscription and producer, so that reports read few rows.
 
-    `time`: a time bucket that each frame of a group is in, as SQL.
+    `time` is the SQL of a time bucket, if frames are also grouped by that.
     """
     bucket_column = f"{time} AS time_ns, " if time else ""
     return f"""
@@ -89,9 +90,9 @@ def cells(time: str | None = None) -> str:
 
 
 def clustered(clusters: Mapping[str, int]) -> str:
-    """Frames with `cluster`: the label of the table, or else the number of the broker's cluster.
+    """Select frames with `cluster`: the label of the table, or else the number of the broker's cluster.
 
-    `clusters` are the numbers by the brokers' addresses; all others are one cluster.
+    `clusters` has the numbers by the brokers' addresses; all other brokers are one cluster.
     """
     rows = f"(SELECT *, {_SERVER} AS server FROM followed)" if clusters else "followed"
     joined, number = in_clusters(rows, "cluster", clusters)
@@ -107,9 +108,9 @@ def clustered(clusters: Mapping[str, int]) -> str:
 
 
 def in_clusters(rows: str, label: str, clusters: Mapping[str, int]) -> tuple[str, str]:
-    """Return what follows FROM to name rows with a `server` `f`, and the SQL of their cluster's name.
+    """Return what follows FROM to read `rows` as `f`, and the SQL of their cluster's name.
 
-    That is the label of the rows, or else as in `clustered`.
+    The name is in the column `label`, or else the number for their `server` in `clusters`, as in `clustered`.
     """
     if not clusters:
         return f"{rows} f", f"coalesce(f.{label}, '0')"
@@ -122,7 +123,7 @@ def in_clusters(rows: str, label: str, clusters: Mapping[str, int]) -> tuple[str
 
 
 def named_servers(frames: str) -> str:
-    """Return the servers that answered a lookup, and the URLs that they named, in some frames."""
+    """Select the servers that answered lookups in `frames`, and the URLs that they named."""
     return f"""
         SELECT DISTINCT {_SERVER} AS server, {text_of("brokerServiceUrl")} AS url,
             {text_of("brokerServiceUrlTls")} AS tls_url
@@ -157,8 +158,8 @@ VIEWS: Final = {
             min_by(latency_ns, sent_ns) AS publish_latency_ns
         FROM (SELECT *, time_ns - latency_ns AS sent_ns FROM clustered)
         WHERE command = 'SEND_RECEIPT' AND answers IS NOT NULL AND {IS_ID} GROUP BY 1, 2, 3, 4""",
-    # The ids of MESSAGEs, and those acknowledged completely: a cumulative ACK that leaves messages of its own
-    # entry acknowledges those before it.
+    # The ids in MESSAGEs, and the ids in ACKs that are acknowledged completely. If a cumulative ACK leaves
+    # messages of its own entry, it acknowledges the entries before that.
     "touched": f"""
         SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count,
             coalesce(messages, 0) AS messages, ledger_id,
@@ -176,7 +177,7 @@ VIEWS: Final = {
         ) ids
         WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'""",
     # One row per entry and subscription, with its first ACK, even if that is before the first MESSAGE.
-    # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
+    # In the order of ids, the highest first, the cumulative ACKs that cover an entry come before it.
     "first_acks": f"""
         SELECT {SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, times, redelivery_count,
             delivered_messages, client,
@@ -202,7 +203,7 @@ VIEWS: Final = {
             ) together
         ) covered WHERE up_to_ns IS NULL""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged
-    # after that. `again`: entries that were acknowledged before, too.
+    # after that. `again`: entries that had been acknowledged before that, too.
     "deliveries": f"""
         WITH again AS (
             SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, min(t.time_ns) AS ack_ns
@@ -230,8 +231,8 @@ VIEWS: Final = {
             d.client AS consumer_client
         FROM sent s FULL OUTER JOIN (SELECT * FROM deliveries WHERE delivered_ns IS NOT NULL) d
             ON {_SAME_ENTRY.format("d")}""",
-    # One row per MESSAGE of a stored entry, and when that was sent: exact if its SEND was captured on the
-    # same host, as others have other clocks; if it was not, in ms, by the clock of the producer.
+    # One row per MESSAGE of a stored entry, and when the entry was sent: exact if its SEND was captured on
+    # the same host (others have other clocks); if no SEND was captured, in ms, by the producer's clock.
     "arrivals": f"""
         SELECT m.cluster, coalesce(s.topic, m.topic) AS topic, m.subscription,
             coalesce(s.producer, m.producer) AS producer, m.client_address AS consumer_client, m.client,
@@ -269,13 +270,13 @@ VIEWS: Final = {
     # FLOW adds, MESSAGE subtracts; a consumer loses the rest when it is closed or subscribes again.
     "permit_changes": f"""
         WITH changes AS (
-            SELECT *, {_RESETS} AS resets,
+            SELECT *, {_IS_RESET} AS resets,
                 CASE WHEN command = 'MESSAGE' THEN -1 ELSE 1 END * coalesce(permits, 0) AS change
-            FROM clustered WHERE {_RESETS} OR command IN ('FLOW', 'MESSAGE')
+            FROM clustered WHERE {_IS_RESET} OR command IN ('FLOW', 'MESSAGE')
         ),
         lives AS (
             SELECT connection, consumer_id, life, sum(change) AS held,
-                {", ".join(f"max(CASE WHEN resets THEN {name} END) AS {name}" for name in _RESET)}
+                {", ".join(f"max(CASE WHEN resets THEN {name} END) AS {name}" for name in _RESET_COLUMNS)}
             FROM (
                 SELECT *, {count_if("resets")} OVER (
                     PARTITION BY connection, consumer_id ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
@@ -294,5 +295,5 @@ VIEWS: Final = {
 KEPT: Final = {"touched", "first_acks", "subscriptions"}
 """Views whose rows are computed once, as others read them several times.
 
-They have no WITH: in queries that have one, too, Spark would not recognize them, and compute them again.
+They have no WITH: in a query that also has one, Spark would not recognize them, and would compute them again.
 """
