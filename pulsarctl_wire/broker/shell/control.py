@@ -2,7 +2,7 @@
 
     {"do": "state"}                     connections, topics, subscriptions, … (cluster/state.py)
     {"do": "advance", "seconds": 60}    {"time_ms": …}: moves the clock, and runs what is due
-    {"do": "housekeeping"}              {}: expiry, quotas, retention and deletion of the unused, now
+    {"do": "housekeeping"}              {}: expiry, quotas, retention and deletion of what is unused, now
     {"do": "compact", "topic": "t"}     {}: when done
     {"do": "unload", "topic": "t"}      {}: clients connect to it again
     {"do": "terminate", "topic": "t"}   {"last": [LEDGER, ENTRY]}
@@ -14,7 +14,8 @@
     {"do": "restart", "broker": 1}      {}: kills and starts it
     {"do": "fault-add", …}              and others about faults (net/control.py)
 
-A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.
+A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60},
+and `state` as GET.
 """
 
 import json
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.shell.server import Ports, Server
 
 PREFIX: Final = "/pwire/"
-"""The path of these requests over HTTP."""
+"""The beginning of the path of these requests over HTTP."""
 
 _MAX_SECONDS: Final = 366 * 86_400
 """The most seconds that the clock moves at a time."""
@@ -74,7 +75,7 @@ async def _housekeeping(server: "Server", request: Mapping[str, Any]) -> dict[st
 
 
 async def _compact(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
-    topic = _persistent(await _load_topic(server, request))
+    topic = _require_persistent(await _load_topic(server, request))
     if topic.compaction.status == "RUNNING":
         raise SettingsError(f"{topic.name.full} is being compacted already")
     await topic.compaction.run()
@@ -89,7 +90,7 @@ async def _unload(server: "Server", request: Mapping[str, Any]) -> dict[str, Any
 
 async def _terminate(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     topic = await _load_topic(server, request)
-    return {"last": list(await _persistent(topic).terminate())}
+    return {"last": list(await _require_persistent(topic).terminate())}
 
 
 async def _load_topic(server: "Server", request: Mapping[str, Any]) -> AnyTopic:
@@ -98,7 +99,7 @@ async def _load_topic(server: "Server", request: Mapping[str, Any]) -> AnyTopic:
     return await server.cluster.load(name)
 
 
-def _persistent(topic: AnyTopic) -> PersistentTopic:
+def _require_persistent(topic: AnyTopic) -> PersistentTopic:
     if not isinstance(topic, PersistentTopic):
         raise SettingsError(f"{topic.name.full} is not persistent")
     return topic

@@ -24,12 +24,12 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
-"""With more bytes than these delayed in a direction, its source is not read."""
+"""While more bytes than this are delayed in a direction, their source is not read."""
 
-_ROUNDING: Final = 1e-6  # seconds by which timers run late, against rounding
+_ROUNDING: Final = 1e-6  # seconds added to timers, so that none runs early by a rounding error
 
-_PRIMING: Final = 1 << 63
-"""The first request id of commands made up for `prime`."""
+_PRIMING_REQUEST_ID: Final = 1 << 63
+"""The first request id of the commands that `prime` makes up."""
 
 
 class Ends(Protocol):
@@ -48,7 +48,7 @@ class Ends(Protocol):
         """Print a note for the user."""
 
     def flush(self) -> None:
-        """Look at the connection again, as there may be room."""
+        """Send what waits, and resume reading, as far as there is room again."""
 
 
 class FaultyConnection:
@@ -69,11 +69,11 @@ class FaultyConnection:
         self._to_core = FrameStream(connection, True, limit=limit)
         index = connection.index
         self.lanes = tuple(
-            _Lane(self, FaultLane(faults, index, way, url), pass_on)
-            for way, pass_on in ((False, ends.transmit), (True, self._into_core))
+            _Lane(self, FaultLane(faults, index, to_core, url), pass_on)
+            for to_core, pass_on in ((False, ends.transmit), (True, self._deliver))
         )
-        for way in (False, True):
-            self.lanes[way].opposite = self.lanes[not way]
+        for to_core in (False, True):
+            self.lanes[to_core].opposite = self.lanes[not to_core]
 
     def prime(self, producers: Mapping[int, Endpoint], consumers: Mapping[int, Receiver]) -> None:
         """Tell the faults about producers and consumers that exist already, with their topics."""
@@ -89,7 +89,7 @@ class FaultyConnection:
                 commands.append(("SUBSCRIBE", {"consumer_id": id, "subType": consumer.kind, **names}))
         stream = FrameStream(self._connection, True)
         for number, (name, fields) in enumerate(commands):
-            data = build_frame(build_command(name, request_id=_PRIMING + number, **fields))
+            data = build_frame(build_command(name, request_id=_PRIMING_REQUEST_ID + number, **fields))
             self._track(stream.feed(data, self._time_ns))
 
     @property
@@ -111,7 +111,7 @@ class FaultyConnection:
         for frame in self._track(self._from_core.feed(data, self._time_ns)):
             self.lanes[False].take(frame.raw, frame)
 
-    def _into_core(self, data: bytes, change: str) -> None:
+    def _deliver(self, data: bytes, change: str) -> None:
         for event in self._to_core.feed(data, self._time_ns):
             if not isinstance(event, Frame) or event.partial:
                 self.ends.break_off()
@@ -125,7 +125,7 @@ class FaultyConnection:
         return to_client.size > MAX_DELAYED_BYTES, to_core.size > MAX_DELAYED_BYTES
 
     def renew(self) -> None:
-        """Take note that the faults have changed."""
+        """Apply changed faults at once."""
         for lane in self.lanes:
             lane.renew()
 
@@ -134,7 +134,7 @@ class FaultyConnection:
         self.lanes[False].call_at(0.0, action)
 
     def stop(self) -> None:
-        """End: the core gets at once what the client, now gone, has sent."""
+        """Stop, as the client is gone; the core gets at once what the client has sent."""
         self.lanes[True].flush()
         for lane in self.lanes:
             lane.stop()
@@ -165,7 +165,7 @@ class _Lane:
         self._act(self._faults.take(data, frame, self._now))
 
     def renew(self) -> None:
-        """Pass on what faults that are gone held back."""
+        """Apply changed faults; pass on what removed ones held back."""
         if self._faults.has_removed_faults():
             self._call_until(float("inf"))
         self.take(b"", None)
@@ -198,7 +198,7 @@ class _Lane:
             self._pass_on(data, change)
 
     def call_at(self, time: float, action: Callable[[], None], size: int = 0) -> None:
-        """Call `action` at a time, after everything that waits already."""
+        """Call `action`, which sends `size` bytes, at a time, after everything that waits already."""
         if not self._delayed and time <= self._now:
             action()
             return

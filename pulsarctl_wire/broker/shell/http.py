@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 1024 * 1024
 """The most bytes of a request's body: aiohttp's default."""
 
-_METHOD: Final = "X-Pulsar-Auth-Method-Name"
-"""Names the kind of credentials in a request; then anonymous access is no alternative."""
+_METHOD_HEADER: Final = "X-Pulsar-Auth-Method-Name"
+"""The header that names the kind of credentials; a request with it gets no anonymous access."""
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -68,7 +68,7 @@ class Api:
         self._hosts = {*_LOCAL, host}
 
     def _is_own(self, netloc: str) -> bool:
-        """Return whether HOST:PORT is this broker; addresses cannot be rebound, unlike names."""
+        """Return whether HOST:PORT is this broker. Unlike names, IP addresses cannot be rebound."""
         host = _host_of(netloc)
         urls = (self._broker.service_url, self._broker.http_url, self._broker.https_url)
         own_hosts = self._hosts | {_host_of(url.partition("://")[2]) for url in urls}
@@ -104,7 +104,7 @@ class Api:
         except Exception as error:
             report("".join(traceback.format_exception(error)))
             return _error_response(500, "An unexpected error occurred in the server")
-        if answer.owner is not None and request.secure:  # a redirect stays with TLS
+        if answer.owner is not None and request.secure:  # redirect to HTTPS, too
             plain, secure = answer.owner.http_url, answer.owner.https_url
             answer.headers["Location"] = answer.headers["Location"].replace(plain, secure, 1)
         return _response(answer)
@@ -132,15 +132,16 @@ class Api:
         cluster = self._broker.cluster
         if not cluster.access.authenticates or request.path.rstrip("/") == "/metrics":
             return None
-        method, _, data = request.headers.get("Authorization", "").partition(" ")
-        kind = {"Bearer": "token", "Basic": "basic"}.get(method, "tls")
-        name = get_common_name(request.get_extra_info("peercert"))
+        scheme, _, data = request.headers.get("Authorization", "").partition(" ")
+        method = {"Bearer": "token", "Basic": "basic"}.get(scheme, "tls")
+        common_name = get_common_name(request.get_extra_info("peercert"))
         try:
-            credentials = b64decode(data, validate=True) if kind == "basic" else data.strip().encode()
-            return cluster.access.authenticate(kind, credentials, name, self._broker.scheduler.time_ms).name
+            credentials = b64decode(data, validate=True) if method == "basic" else data.strip().encode()
+            now_ms = self._broker.scheduler.time_ms
+            return cluster.access.authenticate(method, credentials, common_name, now_ms).name
         except (BadCredentials, ValueError) as error:
             anonymous = cluster.settings.anonymousUserRole
-            if anonymous and _METHOD not in request.headers:
+            if anonymous and _METHOD_HEADER not in request.headers:
                 return anonymous
             raise BadCredentials(str(error)) from None
 

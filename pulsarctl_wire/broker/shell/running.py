@@ -1,7 +1,7 @@
-"""A running embedded broker with ports, storage, TLS, partitioned topics, the admin API.
+"""A running embedded broker with ports, storage, TLS, partitioned topics and the admin API.
 
 The sockets are bound first (`bind`), so that a port in use is noticed before anything else happens. The admin
-API is loaded on the first connection to it: that takes longer than all the rest.
+API is loaded on the first connection to it: loading it takes longer than all the rest.
 """
 
 import asyncio
@@ -36,8 +36,9 @@ _ADMIN: Final = "pulsarctl_wire.broker.shell.http"
 class Plan:
     """The plan for running a broker. Port 0 is any; without TLS ports there is no TLS. Raises SettingsError.
 
-    Without `data`, a directory, everything is in memory. `partitions` are topics that must exist, by name.
-    Several `brokers` are a cluster; their ports follow each other. TLS keys are appended to `keylog`.
+    Without `data`, a directory, everything is in memory. `partitions` maps each partitioned topic that must
+    exist to its number of partitions. Several `brokers` are a cluster, with consecutive ports. TLS keys are
+    appended to `keylog`.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -86,7 +87,7 @@ def bind(plan: Plan) -> list[Sockets]:
     def bind_one(option: str, port: int | None, number: int) -> Any:
         if port is None:
             return None
-        sockets.append(_bound(option, Address(plan.host, port + number if port else 0)))
+        sockets.append(_bind_address(option, Address(plan.host, port + number if port else 0)))
         return sockets[-1]
 
     try:
@@ -105,7 +106,7 @@ def bind(plan: Plan) -> list[Sockets]:
         raise
 
 
-def _bound(option: str, address: Address) -> socket.socket:
+def _bind_address(option: str, address: Address) -> socket.socket:
     if not 0 <= address.port < 65_536:
         raise SettingsError(f"--{option}: there is no port {address.port}")
     try:
@@ -149,35 +150,36 @@ def parse_listeners(settings: Settings) -> dict[str, tuple[str, str]]:
     listeners: dict[str, list[str]] = {}
     for text in filter(None, map(str.strip, settings.advertisedListeners.split(","))):
         name, _, url = text.partition(":")
-        split = urlsplit(url)
-        if not name or split.scheme not in ("pulsar", "pulsar+ssl") or not split.netloc:
+        parts = urlsplit(url)
+        if not name or parts.scheme not in ("pulsar", "pulsar+ssl") or not parts.netloc:
             raise SettingsError(f"advertisedListeners={text[:200]}: use NAME:pulsar://HOST:PORT")
-        listeners.setdefault(name, ["", ""])[split.scheme == "pulsar+ssl"] = url
-    first = settings.internalListenerName
-    if first and first not in listeners:
-        raise SettingsError(f"internalListenerName={first}: it must be in advertisedListeners")
-    names = sorted(listeners, key=lambda name: name != first)  # stable
+        listeners.setdefault(name, ["", ""])[parts.scheme == "pulsar+ssl"] = url
+    internal_name = settings.internalListenerName
+    if internal_name and internal_name not in listeners:
+        raise SettingsError(f"internalListenerName={internal_name}: it must be in advertisedListeners")
+    names = sorted(listeners, key=lambda name: name != internal_name)  # stable
     return {name: (listeners[name][0], listeners[name][1]) for name in names}
 
 
 def read_keys(settings: Settings) -> Keys:
-    """Read the keys to check credentials with from files that the settings name. Raises SettingsError.
+    """Read the keys for checking credentials, which the settings name. Raises SettingsError.
 
-    As in Pulsar, keys are the path of a file, a URL (file:, data:), or their bytes in base64.
+    As in Pulsar, a setting is the path of a file, a URL (file:, data:), or the key itself in base64;
+    basicAuthConf may also be the password lines themselves.
     """
     passwords = settings.basicAuthConf
-    public = _key("tokenPublicKey", settings.tokenPublicKey)
+    public = _read_key("tokenPublicKey", settings.tokenPublicKey)
     if public and not public.startswith(b"-----"):  # Pulsar's own tools write DER
         body = base64.encodebytes(public).decode()
         public = f"-----BEGIN PUBLIC KEY-----\n{body}-----END PUBLIC KEY-----\n".encode()
     return Keys(
-        token_secret=_key("tokenSecretKey", settings.tokenSecretKey),
+        token_secret=_read_key("tokenSecretKey", settings.tokenSecretKey),
         token_public=public,
-        passwords=_key("basicAuthConf", passwords, lines=True).decode("utf-8", "replace"),
+        passwords=_read_key("basicAuthConf", passwords, is_text_allowed=True).decode("utf-8", "replace"),
     )
 
 
-def _key(name: str, text: str, *, lines: bool = False) -> bytes:
+def _read_key(name: str, text: str, *, is_text_allowed: bool = False) -> bytes:
     try:
         if text.startswith("data:"):
             head, _, data = text.partition(",")
@@ -186,7 +188,7 @@ def _key(name: str, text: str, *, lines: bool = False) -> bytes:
             return Path(unquote(urlsplit(text).path)).read_bytes()
         if not text or Path(text).exists():
             return Path(text).read_bytes() if text else b""
-        return text.encode() if lines and ":" in text else base64.b64decode(text, validate=True)
+        return text.encode() if is_text_allowed and ":" in text else base64.b64decode(text, validate=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "neither a file nor base64"
         raise SettingsError(f"{name}={text[:200]}: {reason}") from None
@@ -292,8 +294,10 @@ class Running:
             self.server.flush()
             await self._close_ports(broker)
             sockets.close()
-            reserved: list[Any] = [each and bind_socket(each, listening=False) for each in addresses]
-            self._sockets[broker.number] = Sockets(*reserved)
+            new_sockets: list[Any] = [
+                address and bind_socket(address, listening=False) for address in addresses
+            ]
+            self._sockets[broker.number] = Sockets(*new_sockets)  # they keep the ports for `start`
 
     async def start(self, broker: Broker) -> None:
         """Start a broker that was killed, at the same ports."""

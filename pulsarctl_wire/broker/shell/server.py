@@ -39,7 +39,7 @@ _EARLY_COMMIT_ENTRIES: Final = 100
 
 _RETRY_SECONDS: Final = 1.0  # until a failed commit or read is tried again
 _MAX_WAITING_BYTES: Final = 8 << 20
-"""With more bytes of answers than these waiting for a client, it is not read."""
+"""While more bytes of answers than this wait for a client, nothing is read from it."""
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Peer(FrameSocket):
         self._client = client
         self.state: Any = None
         """The core's connection, once connected."""
-        self._head: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
+        self._proxy_header: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
         self.sent = self.received = 0
         """Bytes so far."""
         self.faulty: FaultyConnection | None = None
@@ -76,22 +76,22 @@ class Peer(FrameSocket):
         """Parse and handle received bytes (called by asyncio)."""
         self.received += len(data)
         self._server.set_time()
-        if self._head is not None:
-            data = self._strip_header(self._head + data)
+        if self._proxy_header is not None:
+            data = self._strip_header(self._proxy_header + data)
         super().data_received(data)
         self._server.flush()
 
     def _strip_header(self, data: bytes) -> bytes:
         """Return what follows a PROXY header, if there is one; nothing while it is incomplete."""
         if not may_be_header(data):
-            self._head = None
+            self._proxy_header = None
             return data
         try:
             size = header_size(data)
             if len(data) < size:
-                self._head = data
+                self._proxy_header = data
                 return b""
-            self._head = None
+            self._proxy_header = None
             source = parse_header(data[:size]).source
         except WireError as error:
             self.protocol.fail(str(error))
@@ -103,12 +103,12 @@ class Peer(FrameSocket):
     def handle(self, event: Any) -> None:
         """Handle a received frame."""
         if isinstance(event, Frame) and not event.partial and self.state is not None:
-            faults = self._get_faulty() if self._server.faults is not None else None
-            if faults is None:
+            faulty = self._get_faulty() if self._server.faults is not None else None
+            if faulty is None:
                 self._server.cluster.receive(self.state, event)
                 self._server.commit_early()
             else:
-                faults.receive(event)
+                faulty.receive(event)
 
     def sync(self) -> None:
         """Handle what was received; bytes that are not a frame end the connection."""
@@ -141,7 +141,7 @@ class Peer(FrameSocket):
             self._server.flush()
 
     def flush(self) -> None:
-        """Send what the core has for the connection; close it, pause or resume it as the core wants."""
+        """Send what the core has for the client; then close the connection, or pause or resume reading."""
         state = self.state
         if state is None or self.transport.is_closing():
             return
@@ -170,7 +170,7 @@ class Peer(FrameSocket):
     # -- faults
 
     def _get_faulty(self) -> "FaultyConnection | None":
-        """Return the faults on this connection; None if there were none yet."""
+        """Return the faults on this connection, made once the server has some; None before."""
         faults = self._server.faults
         if self.faulty is None and faults:
             from pulsarctl_wire.broker.shell.faulty import FaultyConnection
@@ -198,7 +198,7 @@ class Peer(FrameSocket):
         self.write(data)
 
     def break_off(self, *, reset: bool = False) -> None:
-        """End the connection, after what was sent; with RST, at once."""
+        """End the connection once everything is sent; with `reset`, at once, by RST."""
         if self.transport.is_closing():
             return
         self.protocol.fail("closed by the broker")
@@ -228,7 +228,7 @@ class Ports(Protocol):
 class Server:
     """Runs a cluster in the current event loop. Its clock is `offset` ns ahead of the machine's.
 
-    `tap` observes all connections, and `note` gets a text about each that cannot be made.
+    `tap` observes all connections. `note` gets texts for the user, on failed connections and on faults.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class Server:
     ) -> Answer:
         """Answer a request of the admin API; `path` includes the query.
 
-        `role` is the client's, None may do everything. If another broker must be asked, `follow` does that.
+        `role` is the client's; None may do everything. With `follow`, another broker is asked if it must be.
         """
         url = urlsplit(path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
@@ -459,7 +459,7 @@ class Server:
         self.flush()
 
     async def _store_rest(self) -> None:
-        """Store what remains. If storage still fails, no client was told that it is stored."""
+        """Store what remains. If storage still fails, it is lost, but was confirmed to no client."""
         await self.idle()
         for item in list(self._retries):
             self._retries[item].cancel()

@@ -29,9 +29,9 @@ CREATE TABLE state (name TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, 
     WITHOUT ROWID;
 """
 
-_ROWS: Final = (256, 16, 1)  # that are inserted at a time
+_BATCH_SIZES: Final = (256, 16, 1)  # entries that one statement inserts
 _INSERTS: Final = {
-    rows: f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?)'] * rows)}" for rows in _ROWS
+    size: f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?)'] * size)}" for size in _BATCH_SIZES
 }
 
 Entries = list[tuple[int, bytes]]
@@ -90,7 +90,7 @@ def _limit(entries: Any, remaining: int) -> Iterator[tuple[int, bytes]]:
 
 
 class Sqlite:
-    """A database in a directory, which is locked meanwhile.
+    """A database in a directory, which is locked until `close`.
 
     Raises InUse, SettingsError if the directory cannot be used, StorageError if the database is damaged.
     """
@@ -138,14 +138,14 @@ class Sqlite:
     def ends(self) -> dict[int, int]:
         """Return log number -> index after its last entry. Raises StorageError."""
         ends = {}
-        find = "SELECT max(key) FROM entries WHERE key >= ? AND key < ?"
+        query = "SELECT max(key) FROM entries WHERE key >= ? AND key < ?"
         with self._wrap_errors():
             for (value,) in self._reader.execute("SELECT value FROM state WHERE name = 'topics'"):
                 log = json.loads(value)["log"]
                 bounds = log << LOG_BITS, (log + 1) << LOG_BITS
-                last = self._reader.execute(find, bounds).fetchone()[0]
-                if last is not None:
-                    ends[log] = last - bounds[0] + 1
+                last_key = self._reader.execute(query, bounds).fetchone()[0]
+                if last_key is not None:
+                    ends[log] = last_key - bounds[0] + 1
         return ends
 
     @contextmanager
@@ -180,13 +180,13 @@ class Sqlite:
             database.executemany("DELETE FROM entries WHERE key >= ? AND key < ?", commit.trims)
 
     def _insert(self, entries: Entries) -> None:
-        """Insert entries by few statements, as other threads may run for long between two."""
+        """Insert entries by few statements: between two, other threads may run for long."""
         index = 0
-        for rows in _ROWS:
-            while len(entries) - index >= rows:
-                batch = entries[index : index + rows]
-                self._writer.execute(_INSERTS[rows], tuple(chain.from_iterable(batch)))
-                index += rows
+        for size in _BATCH_SIZES:
+            while len(entries) - index >= size:
+                batch = entries[index : index + size]
+                self._writer.execute(_INSERTS[size], tuple(chain.from_iterable(batch)))
+                index += size
 
     def read(self, read: ReadRequest) -> Entries:
         """Read entries."""
@@ -206,7 +206,10 @@ Storage = Memory | Sqlite
 
 
 class Worker:
-    """A thread that works through items; `on_done` is called in the event loop with each item and result."""
+    """A thread that calls `work` with each item.
+
+    `on_done` is called in the event loop with the item, and the result or the exception.
+    """
 
     def __init__(self, work: Callable[[Any], Any], on_done: Callable[[Any, Any], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -217,7 +220,7 @@ class Worker:
         self._thread.start()
 
     def put(self, item: object) -> None:
-        """Have an item worked on."""
+        """Add an item to the queue."""
         self._queue.put(item)
 
     def _run(self) -> None:
@@ -229,6 +232,6 @@ class Worker:
             self._loop.call_soon_threadsafe(self._on_done, item, result)
 
     def stop(self) -> None:
-        """End the thread, after all items."""
+        """End the thread once all items are done."""
         self._queue.put(None)
         self._thread.join()
