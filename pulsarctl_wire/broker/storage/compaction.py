@@ -1,10 +1,9 @@
 """Compaction: a copy of a topic's messages that has only the last one of each key.
 
-The copies are entries of a log of their own, under the indexes of the originals, so it has holes. A later
-compaction reads the former copy, and the entries added since. Messages without a key are left out, and
-empty ones delete their key: in batches those with an empty payload, else those whose `uncompressed_size` is
-given as 0. Messages of a batch that are left out stay as empty ones, marked
-`compacted_out`.
+The copy is a log of its own, whose entries have the indexes of the originals; so it has holes. A later
+compaction reads the former copy, and the entries added since. Messages without a key are left out. An empty
+message deletes its key: in a batch, one with an empty payload; else one whose `uncompressed_size` is given
+as 0. In place of a message that is left out, a batch has an empty one, marked `compacted_out`.
 Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
 
     rows of "compacted": log -> {log: the copy's number, horizon: the index before which it covers all,
@@ -59,7 +58,10 @@ class Compactable(Protocol):
 
 
 class Compaction:
-    """The compacted copy of a topic, and the making of it. `status` is as in the admin API."""
+    """The compacted copy of a topic, and how it is made.
+
+    `log` is the copy's number; it covers all before the index `horizon`. `status` is as in the admin API.
+    """
 
     def __init__(self, topic: Compactable) -> None:
         self._topic = topic
@@ -82,14 +84,14 @@ class Compaction:
     # -- reading
 
     def read(self, index: int, reader: Callable[[list[Entry]], None]) -> None:
-        """Read the first entries of the copy from an index on."""
+        """Read the first entries of the copy from an index on, for `reader`."""
         assert self.log is not None
         base = entry_key(self.log, 0)
 
-        def done(rows: list[tuple[int, bytes]]) -> None:
+        def on_read(rows: list[tuple[int, bytes]]) -> None:
             reader([parse_entry(key - base, data) for key, data in rows])
 
-        self._topic.journal.read(base + index, base + self.horizon, READ_BYTES, done)
+        self._topic.journal.read(base + index, base + self.horizon, READ_BYTES, on_read)
 
     async def read_last_entry(self) -> Entry | None:
         """Read the last entry of the copy; None if it has none."""
@@ -97,8 +99,8 @@ class Compaction:
         await self._scan(self.horizon, lambda entry: last.__setitem__(slice(None), [entry]))
         return last[0] if last else None
 
-    async def _scan(self, stop: int, use: Callable[[Entry], None]) -> None:
-        """Call `use` with each entry before `stop`: those of the copy, then those of the topic."""
+    async def _scan(self, stop: int, visit: Callable[[Entry], None]) -> None:
+        """Call `visit` with all entries before `stop` but aborted ones: the copy's, then the topic's."""
         log, scheduler = self._topic.log, self._topic.scheduler
         index = 0 if self.log is not None else log.first
         while index < stop:
@@ -112,7 +114,7 @@ class Compaction:
             entries: list[Entry] = await completion
             for entry in entries:
                 if entry.metadata is None or not self._topic.is_aborted(entry.index, entry.metadata):
-                    use(entry)
+                    visit(entry)
             index = entries[-1].index + 1 if entries else next_index
 
     # -- compacting
@@ -137,14 +139,14 @@ class Compaction:
         topic, journal = self._topic, self._topic.journal
         cursor = topic.get_compaction_cursor()
         stop = topic.readable_end
-        latest: dict[bytes, tuple[int, int]] = {}
+        latest: dict[bytes, tuple[int, int]] = {}  # key -> entry of its last message, position in the batch
         self.removed_messages = 0
 
         def note_keys(entry: Entry) -> None:
-            for position, (key, empty) in enumerate(_keys(entry)):
-                if empty or not key or key in latest:
+            for position, (key, is_deletion) in enumerate(_keys(entry)):
+                if is_deletion or not key or key in latest:
                     self.removed_messages += 1
-                if empty:
+                if is_deletion:
                     latest.pop(key, None)
                 elif key:
                     latest[key] = entry.index, position
@@ -180,7 +182,7 @@ def _is_batch(metadata: MessageMetadata) -> bool:
     return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
 
 
-def _text(value: str | bytes) -> bytes:
+def _encode(value: str | bytes) -> bytes:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
@@ -191,10 +193,10 @@ def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
         return
     if _is_batch(metadata):
         for single, payload in _singles(entry, metadata):
-            yield _text(single.partition_key), not payload
+            yield _encode(single.partition_key), not payload
     else:
-        empty = metadata.HasField("uncompressed_size") and not metadata.uncompressed_size
-        yield _text(metadata.partition_key), empty
+        is_deletion = metadata.HasField("uncompressed_size") and not metadata.uncompressed_size
+        yield _encode(metadata.partition_key), is_deletion
 
 
 def _singles(entry: Entry, metadata: MessageMetadata) -> Iterator[Single]:
@@ -218,18 +220,20 @@ def _singles(entry: Entry, metadata: MessageMetadata) -> Iterator[Single]:
 def _copy(entry: Entry, latest: dict[bytes, tuple[int, int]]) -> bytes | None:
     """Return the bytes that the copy has of an entry; None if nothing."""
     metadata = entry.metadata
-    stays = [latest.get(key) == (entry.index, position) for position, (key, _) in enumerate(_keys(entry))]
-    if metadata is None or not any(stays):
+    keep_flags = [
+        latest.get(key) == (entry.index, position) for position, (key, _) in enumerate(_keys(entry))
+    ]
+    if metadata is None or not any(keep_flags):
         return None
-    if all(stays) or not _is_batch(metadata):
+    if all(keep_flags) or not _is_batch(metadata):
         return entry.data
-    return _blank_messages(entry, metadata, stays)
+    return _blank_messages(entry, metadata, keep_flags)
 
 
-def _blank_messages(entry: Entry, metadata: MessageMetadata, stays: list[bool]) -> bytes:
-    """Return a batch without the payloads of the messages that do not stay."""
+def _blank_messages(entry: Entry, metadata: MessageMetadata, keep_flags: list[bool]) -> bytes:
+    """Return a batch with empty messages in place of those whose flag is false."""
     pieces = []
-    for (single, payload), is_kept in zip(_singles(entry, metadata), stays, strict=False):
+    for (single, payload), is_kept in zip(_singles(entry, metadata), keep_flags, strict=False):
         if not is_kept:
             single, payload = SingleMessageMetadata(payload_size=0, compacted_out=True), b""
         head = single.SerializeToString()

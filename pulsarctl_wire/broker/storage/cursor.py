@@ -1,7 +1,7 @@
 """A cursor: the entries that a subscription has acknowledged.
 
     mark     every entry before this index is acknowledged, this one is not
-    blocks   acknowledged entries after it, as bits: block b has the entries from b * BLOCK on
+    blocks   acknowledged entries after the mark, as bits: block b has the entries from b * BLOCK on
     masks    of batches acknowledged in part: the bits of the messages that are still open
 
 Stored as a row of "cursors", and a row for each block, so that an acknowledgement changes little.
@@ -32,7 +32,7 @@ def mask_of(words: Iterable[int]) -> int:
 
 
 class Cursor:
-    """The acknowledged entries of one subscription; `key` is that of its row, stored if it is `durable`."""
+    """The acknowledged entries of one subscription; `key` is the key of its row, stored only if `durable`."""
 
     def __init__(self, journal: Journal, key: str, mark: int, *, durable: bool = True) -> None:
         self.key = key
@@ -89,7 +89,7 @@ class Cursor:
     # -- acknowledgements
 
     def ack(self, index: int) -> bool:
-        """Acknowledge an entry. Returns False if it was already."""
+        """Acknowledge an entry. Returns False if it was acknowledged before."""
         if self.is_acked(index):
             return False
         if self.masks.pop(index, None) is not None:
@@ -103,7 +103,7 @@ class Cursor:
         return True
 
     def ack_before(self, index: int) -> bool:
-        """Acknowledge every entry before an index. Returns False if all were already."""
+        """Acknowledge every entry before an index. Returns False if all were acknowledged before."""
         if index <= self.mark:
             return False
         self._move_mark(index)
@@ -139,8 +139,8 @@ class Cursor:
         """Move the mark to an index, and forget all acknowledgements after it."""
         for block in self._blocks:
             self._changed_blocks[block] = None
-        for position in self.masks:
-            self._changed_blocks[position // BLOCK] = None
+        for index in self.masks:
+            self._changed_blocks[index // BLOCK] = None
         self._blocks.clear()
         self.masks.clear()
         self.mark, self.count, self.deleted_id = mark, 0, None
@@ -163,9 +163,9 @@ class Cursor:
         mark = self.find_open(mark) if self.count else mark
         self.mark, self.deleted_id = mark, None
         for block in [number for number in self._blocks if number * BLOCK < mark] if self._blocks else ():
-            low = (1 << min(mark - block * BLOCK, BLOCK)) - 1
-            self.count -= (self._blocks[block] & low).bit_count()
-            self._set_block(block, self._blocks[block] & ~low)
+            low_bits = (1 << min(mark - block * BLOCK, BLOCK)) - 1
+            self.count -= (self._blocks[block] & low_bits).bit_count()
+            self._set_block(block, self._blocks[block] & ~low_bits)
         for index in [key for key in self.masks if key < mark] if self.masks else ():
             del self.masks[index]
             self._changed_blocks[index // BLOCK] = None
@@ -186,9 +186,9 @@ class Cursor:
         for index, mask in self.masks.items() if self._changed_blocks else ():
             masks.setdefault(index // BLOCK, {})[str(index)] = f"{mask:x}"
         for block in self._changed_blocks:
-            bits, of_block = self._blocks.get(block, 0), masks.get(block)
-            if bits or of_block:
-                acked = {"bits": f"{bits:x}", "masks": of_block or {}}
+            bits, block_masks = self._blocks.get(block, 0), masks.get(block)
+            if bits or block_masks:
+                acked = {"bits": f"{bits:x}", "masks": block_masks or {}}
                 self._journal.put(f"acked/{self.key}", str(block), acked)
             else:
                 self._journal.delete(f"acked/{self.key}", str(block))

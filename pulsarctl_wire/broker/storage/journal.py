@@ -1,6 +1,6 @@
 """The journal: collects what the core wants stored and read, and calls back when that is done.
 
-Storage has two kinds of data: entries, by a number that says which log they are in and where, and rows, by
+Storage has two kinds of data: entries, by a key that says which log they are in and where, and rows, by
 table and key. The core changes them in memory and collects the changes in a `Commit`. Storage makes each
 commit durable as a whole, one after the other, so what survives a crash is always a prefix of them. Code
 that must wait until something is stored uses `sync`, or adds a call to the commit.
@@ -17,7 +17,7 @@ from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.errors import WireError
 
 LOG_BITS: Final = 40
-"""An entry's key is `log << LOG_BITS | index`: so many entries fit into a log."""
+"""The bits of the index in an entry's key, `log << LOG_BITS | index`; they limit the entries of a log."""
 
 LAZY_COMMIT_SECONDS: Final = 0.1
 """The most seconds before a commit of changes that nobody waits for, such as acknowledgements."""
@@ -38,7 +38,7 @@ class StorageError(WireError):
 class Commit:
     """Changes to be made durable together, in this order: `entries`, `rows` (None: deleted), `trims`.
 
-    `trims` are ranges of keys of entries to delete (start, stop).
+    `trims` are ranges of keys of entries to delete (start, stop). `calls` are made afterwards.
     """
 
     __slots__ = ("calls", "entries", "rows", "trims")
@@ -84,7 +84,7 @@ class Journal:
         self._storing: deque[Commit] = deque()
         self._reads: list[ReadRequest] = []
         self._readers: dict[int, Callable[[list[tuple[int, bytes]]], None]] = {}
-        self._numbers = 0
+        self._last_read_number = 0
 
     # -- rows
 
@@ -137,9 +137,9 @@ class Journal:
         self, start: int, stop: int, max_bytes: int, reader: Callable[[list[tuple[int, bytes]]], None]
     ) -> None:
         """Read entries later; `reader` then gets (key, data) of each."""
-        self._numbers += 1
-        self._readers[self._numbers] = reader
-        self._reads.append(ReadRequest(self._numbers, start, stop, max_bytes))
+        self._last_read_number += 1
+        self._readers[self._last_read_number] = reader
+        self._reads.append(ReadRequest(self._last_read_number, start, stop, max_bytes))
 
     # -- waiting
 
@@ -157,7 +157,7 @@ class Journal:
         if self._lazy_at is None:
             self._lazy_at = self._scheduler.ticks + int(LAZY_COMMIT_SECONDS * 1e9)
 
-    # -- for the owner
+    # -- for the owner of the core
 
     @property
     def entries(self) -> list[tuple[int, bytes]]:

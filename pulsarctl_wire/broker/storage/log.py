@@ -167,10 +167,10 @@ class Log:
         """Return the estimated bytes of the entries from an index on, assuming equal sizes in a ledger."""
         if not self.ledgers or index >= self.end:
             return 0
-        position = max(bisect_right(self.ledgers, index, key=_first) - 1, 0)
-        ledger, stop, offset = self.ledgers[position], self.end, self.bytes
-        if position + 1 < len(self.ledgers):
-            stop, offset = self.ledgers[position + 1].first, self.ledgers[position + 1].offset
+        ledger_index = max(bisect_right(self.ledgers, index, key=_first) - 1, 0)
+        ledger, stop, offset = self.ledgers[ledger_index], self.end, self.bytes
+        if ledger_index + 1 < len(self.ledgers):
+            stop, offset = self.ledgers[ledger_index + 1].first, self.ledgers[ledger_index + 1].offset
         share = (index - ledger.first) / max(stop - ledger.first, 1)
         return self.bytes - ledger.offset - int((offset - ledger.offset) * share)
 
@@ -195,11 +195,11 @@ class Log:
         self.ledgers.append(Ledger(number, self.end, time_ms, self.bytes))
 
     def trim(self, mark: int, is_kept: Callable[[int, int], bool], *, forget_ids: bool) -> Position | None:
-        """Delete the entries of ledgers, except the last, that end before `mark`.
+        """Delete the entries of all ledgers that end before `mark`, but never of the last one.
 
-        `is_kept` tells whether to keep one nevertheless, by its end (ms) and the bytes from it on. Unless
-        `forget_ids`, the ids of deleted entries stay known: a compacted copy may have them. Returns the id of
-        the last one that was deleted; None without any.
+        `is_kept` tells whether to keep a ledger nevertheless, by its end (ms) and the bytes from its first
+        entry on. Unless `forget_ids`, the ids of deleted entries stay known: a compacted copy may have
+        them. Returns the id of the last deleted entry; None if nothing was deleted.
         """
         first = self.first
         for ledger, next_ledger in pairwise(self.ledgers):
@@ -233,7 +233,7 @@ class Log:
         return self.ledgers[max(bisect_right(self.ledgers, index, key=_first) - 1, 0)]
 
     def position_before(self, index: int) -> Position:
-        """Return the message id before an index: ledger:-1 if the first ledger begins there."""
+        """Return the message id before an index: LEDGER:-1 if nothing is kept before it."""
         if index > self.first:
             return self.position(index - 1)
         return Position(self._ledger_of(index).id if self.ledgers else -1, -1)
@@ -244,11 +244,11 @@ class Log:
         Numbers are unsigned, as in MessageIdData.
         """
         ledger, entry = signed(ledger), signed(entry)
-        position = bisect_right(self.ledgers, ledger, key=_id) - 1
-        if position < 0:
+        ledger_index = bisect_right(self.ledgers, ledger, key=_id) - 1
+        if ledger_index < 0:
             return 0, False
-        stop = self.ledgers[position + 1].first if position + 1 < len(self.ledgers) else self.end
-        candidate = self.ledgers[position]
+        stop = self.ledgers[ledger_index + 1].first if ledger_index + 1 < len(self.ledgers) else self.end
+        candidate = self.ledgers[ledger_index]
         if candidate.id != ledger:
             return stop, False
         index = candidate.first + entry
@@ -263,14 +263,14 @@ class Log:
         return self._cache.entries.get(entry_key(self.number, index))
 
     def read(self, start: int, stop: int, reader: Callable[[list[Entry]], None]) -> None:
-        """Read the entries from `start` to before `stop`, or the first ones of them, from storage."""
+        """Read the entries from `start` to before `stop`, or only the first, from storage, for `reader`."""
 
-        def done(rows: list[tuple[int, bytes]]) -> None:
+        def on_read(rows: list[tuple[int, bytes]]) -> None:
             base = entry_key(self.number, 0)
             reader([parse_entry(key - base, data) for key, data in rows])
 
         keys = entry_key(self.number, start), entry_key(self.number, stop)
-        self._journal.read(*keys, READ_BYTES, done)
+        self._journal.read(*keys, READ_BYTES, on_read)
 
     async def load_entry(self, index: int, scheduler: Any) -> Entry | None:
         """Return an entry from the cache or storage; None if there is none."""

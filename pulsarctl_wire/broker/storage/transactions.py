@@ -8,7 +8,8 @@ the coordinator's row (coordinators.py). Stored as rows:
 
     txn-open/LOG             most/least -> {first}: the index of its first message
     txn-aborted/LOG          most/least -> {first, last}: the indexes of its first message and its marker
-    txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages or null, batch size]], until}
+    txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages or null, batch size]],
+                                            until: the index before which all is acknowledged, or 0}
 """
 
 from collections.abc import Callable, Iterable
@@ -56,12 +57,12 @@ def text_of(txn: Id) -> str:
     return f"({txn[0]},{txn[1]})"
 
 
-def find_oldest_orphan(rows: Iterable[str], open_keys: Iterable[str], ended: Id) -> Id | None:
-    """Return the oldest of the transactions in `rows`, if it is older than all that are open; else None.
+def find_oldest_orphan(keys: Iterable[str], open_keys: Iterable[str], ended: Id) -> Id | None:
+    """Return the oldest transaction in `keys`, if it is older than all that are open; else None.
 
-    Such a one has ended or never existed: Pulsar aborts it when a later one of its coordinator ends.
+    It has ended or never existed, so Pulsar aborts it when `ended`, of the same coordinator, ends.
     """
-    oldest = min((id_of_key(key) for key in rows), default=None)
+    oldest = min((id_of_key(key) for key in keys), default=None)
     oldest_open = min((id_of_key(key) for key in open_keys), default=(ended[0], ended[1] + 1))
     return oldest if oldest is not None and oldest[0] == ended[0] and oldest < oldest_open else None
 
@@ -115,7 +116,7 @@ class TransactionBuffer:
         return self._open.keys()
 
     def record_message(self, txn: Id, index: int) -> None:
-        """Record a message in a transaction, which need not be known: only aborted ones differ."""
+        """Record an entry of a transaction, which need not exist; if it was aborted, so is the entry."""
         key = key_of(txn)
         if key in self._aborted:
             self._abort(key, index, index)
@@ -234,7 +235,7 @@ class PendingAcks:
         return index in self.hidden or (index in self.parts and not self.get_open_mask(index))
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages in a transaction, which need not be open. Raises Refused; then none are."""
+        """Acknowledge messages in a transaction, open or not. Raises Refused, and then acknowledges none."""
         entries: list[tuple[int, int | None, int]] = []
         for message_id in ids:
             index, is_stored = self._subscription.log.locate(message_id.ledgerId, message_id.entryId)
@@ -243,7 +244,7 @@ class PendingAcks:
             if reason := self._find_conflict(index, is_stored, mask, size):
                 words = f"with long[] size of {len(message_id.ack_set)}" if message_id.ack_set else "is null"
                 kind = "batch message" if mask and index in self.parts else "message"
-                raise self._refusal(txn, f"ack {kind}:{_position(message_id)} (ackSet {words}) {reason}.")
+                raise self._refusal(txn, f"ack {kind}:{_format_id(message_id)} (ackSet {words}) {reason}.")
             if is_stored:
                 entries.append((index, mask or None, size))
         row = self._row(txn)
@@ -276,7 +277,7 @@ class PendingAcks:
         log, key = self._subscription.log, key_of(txn)
         index, is_stored = log.locate(message_id.ledgerId, message_id.entryId)
         until, mark = index + is_stored, self._subscription.cursor.mark
-        ack = f"ack position: {_position(message_id)} within range of"
+        ack = f"ack position: {_format_id(message_id)} within range of"
         if until <= mark:
             ledger, entry = self._subscription.mark_id
             raise self._refusal(txn, f"cumulative {ack} cursor's markDeletePosition: {ledger}:{entry}")
@@ -313,5 +314,5 @@ class PendingAcks:
         self.parts.clear()
 
 
-def _position(message_id: MessageIdData) -> str:
+def _format_id(message_id: MessageIdData) -> str:
     return f"{signed(message_id.ledgerId)}:{signed(message_id.entryId)}"
