@@ -1,8 +1,9 @@
 """Authentication and authorization of clients. Sources: b/authentication, b/authorization, b/ServerCnx (4.0).
 
 Authentication: tokens (JWT), user and password, client certificates; each gives a role. Authorization:
-superusers may do everything; others what is granted to their role for a namespace or topic, by its policy
-`auth_policies: {namespace_auth: {role: [actions]}, destination_auth: {topic: {role: [actions]}}}`.
+superusers may do everything, and admins of a tenant everything in it. Other roles may do what the policy
+`auth_policies: {namespace_auth: {role: [actions]}, destination_auth: {topic: {role: [actions]}}}` of the
+namespace grants them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,8 @@ _HMAC: Final = {"HS256": 0, "HS384": 48, "HS512": 64}
 
 _PUBLIC_KEY_ALGORITHMS: Final = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512"]
 _NOT_BASE64: Final = bytes(set(range(256)) - set(f"{ascii_letters}{digits}-_".encode()))
-_CLASSES: Final = {"Token": "token", "Basic": "basic", "Tls": "tls"}
+_METHODS: Final = {"Token": "token", "Basic": "basic", "Tls": "tls"}
+"""The end of a provider's class name -> the authentication method."""
 
 
 class BadCredentials(WireError):
@@ -59,13 +61,13 @@ class Access:
         self.superusers = frozenset(settings.superUserRoles)
         self.proxies = frozenset(settings.proxyRoles)
         providers = settings.authenticationProviders
-        ends = [(method, end) for end, method in _CLASSES.items()]
+        ends = [(method, end) for end, method in _METHODS.items()]
         self.methods = {
             method for method, end in ends if any(provider.endswith(end) for provider in providers)
         }
 
     def find_gaps(self) -> Iterator[str]:
-        """Yield what is missing in the settings, so that all clients of a method are refused."""
+        """Yield the gaps in the settings because of which all clients of a method are refused."""
         if self.authenticates and not self.methods and not self._settings.anonymousUserRole:
             yield "authenticationProviders has none that is supported here: all clients are refused"
         if "token" in self.methods and not (self._keys.token_secret or self._keys.token_public):
@@ -79,16 +81,16 @@ class Access:
         """Return a client's role; `certificate` is its certificate's common name. Raises BadCredentials."""
         if method in self.methods:
             if method == "token":
-                return self._token(data, now_ms)
+                return self._check_token(data, now_ms)
             if method == "basic":
-                return self._basic(data.decode(errors="replace"))
+                return self._check_password(data.decode(errors="replace"))
             if certificate:
                 return Role(certificate)
         elif self._settings.anonymousUserRole:
             return Role(self._settings.anonymousUserRole)
         raise BadCredentials(f"no credentials for the method {method!r}")
 
-    def _token(self, data: bytes, now_ms: int) -> Role:
+    def _check_token(self, data: bytes, now_ms: int) -> Role:
         import jwt
 
         key, algorithms = self._keys.token_public, _PUBLIC_KEY_ALGORITHMS
@@ -118,7 +120,7 @@ class Access:
             if self._settings.tokenAudience not in (audience if isinstance(audience, list) else [audience]):
                 raise BadCredentials("the token is for another audience")
 
-    def _basic(self, text: str) -> Role:
+    def _check_password(self, text: str) -> Role:
         from passlib.apache import HtpasswdFile
 
         user, separator, password = text.partition(":")
@@ -174,11 +176,11 @@ class Access:
         """Return whether a subscription's name, if any, begins with the role, where that is required."""
         policies = self._namespaces.get_policies(name.namespace)
         is_required = bool(subscription) and policies.get("subscription_auth_mode") == "Prefix"
-        is_free = self.is_super(role) or self._is_tenant_admin(role, name.namespace)
-        return is_free or not is_required or subscription.startswith(role)
+        is_exempt = self.is_super(role) or self._is_tenant_admin(role, name.namespace)
+        return is_exempt or not is_required or subscription.startswith(role)
 
     def has_tenant(self, role: str, namespace: str) -> bool:
-        """Return whether the tenant exists on which the rights of a role depend."""
+        """Return whether a namespace's tenant exists, without which only superusers have rights."""
         return self.is_super(role) or namespace.partition("/")[0] in self._namespaces.tenants
 
     def _is_tenant_admin(self, role: str, namespace: str) -> bool:
@@ -198,7 +200,7 @@ class Access:
 
 
 def _role(claim: object) -> str:
-    """Return the (first) role that a token names; "", which has no rights, if it names none."""
+    """Return the (first) role in a token's claim; "" (no rights) without one. Raises BadCredentials."""
     if isinstance(claim, list):
         claim = claim[0] if claim and isinstance(claim[0], str) else None
     if claim is not None and not isinstance(claim, str):

@@ -12,7 +12,7 @@ UNLIMITED: Final = 1 << 31
 
 
 class Rate(NamedTuple):
-    """Messages and bytes per second; 0 or less: no limit. A burst may be what `period` seconds allow."""
+    """Messages and bytes per second; 0 or less: no limit. A burst is at most what `period` seconds allow."""
 
     messages: float
     bytes: float
@@ -31,12 +31,12 @@ class Limiter:
         self._scheduler = scheduler
         self._allowances = [0.0, 0.0]
         self._last_ticks = scheduler.ticks
-        self._is_full = True
+        self._is_unused = True
 
     def compute_allowance(self, rate: Rate) -> int:
         """Return how many messages may pass now; at least 1."""
         seconds, burst = (self._scheduler.ticks - self._last_ticks) / 1e9, rate.messages * rate.period
-        allowance = burst if self._is_full else min(self._allowances[0] + seconds * rate.messages, burst)
+        allowance = burst if self._is_unused else min(self._allowances[0] + seconds * rate.messages, burst)
         return max(int(allowance), 1) if rate.messages > 0 else UNLIMITED
 
     def take(self, rate: Rate, messages: int, size: int) -> float:
@@ -47,11 +47,11 @@ class Limiter:
             if limit <= 0:
                 continue
             burst = limit * rate.period
-            allowance = burst if self._is_full else min(self._allowances[number] + seconds * limit, burst)
+            allowance = burst if self._is_unused else min(self._allowances[number] + seconds * limit, burst)
             self._allowances[number] = allowance = allowance - amount
             if allowance < 1:  # until there is room for one more
                 wait = max(wait, (1 - allowance) / limit)
-        self._is_full = False
+        self._is_unused = False
         return wait
 
 
@@ -64,7 +64,7 @@ class SubscribeLimiter:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._periods: dict[Subscriber, tuple[int, int]] = {}  # end of its period, what remains of it
+        self._periods: dict[Subscriber, tuple[int, int]] = {}  # end (ticks), subscriptions left
 
     def admit(self, subscriber: Subscriber, limit: int, seconds: int) -> bool:
         """Count a subscription; return whether it is within `limit` in `seconds`."""

@@ -38,7 +38,7 @@ class Namespaces:
 
     @property
     def _initial_tenant(self) -> Row:
-        """A tenant that the broker itself creates."""
+        """The row of a tenant that the broker itself creates."""
         roles = list(self._settings.superUserRoles)
         return {"adminRoles": roles, "allowedClusters": [self._settings.clusterName]}
 
@@ -47,14 +47,14 @@ class Namespaces:
         """Whether clients can create the cluster, tenants and namespaces that exist from the start.
 
         With authorization, and without credentials for its own client, Pulsar fails to create them at its
-        start; scripts create them, with the rights they need.
+        start, so scripts create them later, and grant the rights that are needed.
         """
         settings = self._settings
         authorizes = settings.authenticationEnabled and settings.authorizationEnabled
         return authorizes and not settings.brokerClientAuthenticationPlugin
 
     def can_create_tenant(self, name: str) -> bool:
-        """Return whether clients can create a tenant: it is missing, or only there from the start."""
+        """Return whether clients can create a tenant: it is missing, or as it was created at the start."""
         row = self.tenants.get(name)
         is_initial = name in _INITIAL_TENANTS and self.can_recreate_initial
         return row is None or (is_initial and row == self._initial_tenant)
@@ -68,7 +68,7 @@ class Namespaces:
         return namespace in self.namespaces or namespace.count("/") == 2
 
     def can_create(self, namespace: str) -> bool:
-        """Return whether clients can create a namespace: it is missing, or only there from the start."""
+        """Return whether clients can create a namespace: it is missing, or as created at the start."""
         row = self.namespaces.get(namespace)
         is_initial = namespace in _INITIAL_TENANTS.values() and self.can_recreate_initial
         return row is None or (is_initial and row == self._initial_policies)
@@ -114,11 +114,14 @@ class Namespaces:
         return None
 
     def get_topic_policies(self, name: TopicName, *, is_global: bool | None = None) -> Row:
-        """Return a topic's policies: those of all clusters if `is_global` is true, else the local ones."""
-        entry = self._find_row(name)
-        if entry is None:
+        """Return a topic's global policies (`is_global`), its local ones (False), or both (None).
+
+        Global policies are for all clusters; a local policy overrides the global one.
+        """
+        location = self._find_row(name)
+        if location is None:
             return {}
-        row = entry[2]
+        row = location[2]
         local: Row = row.get("policies", {})
         global_policies: Row = row.get("globalPolicies", {})
         if is_global is None:
@@ -129,9 +132,9 @@ class Namespaces:
         self, name: TopicName, policy: str, value: object, *, is_global: bool = False
     ) -> None:
         """Set a policy of a topic, by its name in namespaces; None removes it."""
-        entry = self._find_row(name)
-        if entry is not None:
-            table, key, row = entry
+        location = self._find_row(name)
+        if location is not None:
+            table, key, row = location
             set_of_topic(row.setdefault("globalPolicies" if is_global else "policies", {}), policy, value)
             self._journal.put(table, key, row)
 

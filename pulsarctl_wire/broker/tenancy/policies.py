@@ -19,7 +19,7 @@ class Retention(NamedTuple):
     mebibytes: int
 
     def keeps(self, age_ms: int, size: int) -> bool:
-        """Return whether a ledger of this age is kept, if entries of at most that age have `size` bytes."""
+        """Return whether a ledger of this age is kept; it and all later entries have `size` bytes."""
         if not self.minutes or not self.mebibytes:
             return False
         is_young = self.minutes < 0 or age_ms < self.minutes * 60_000
@@ -37,7 +37,7 @@ class Quota(NamedTuple):
 class SendRules(NamedTuple):
     """The rules for SENDs that follow from the policies.
 
-    `max_delay_ms` and `max_bytes`, of an entry, are 0 if there is no limit.
+    `max_delay_ms` and `max_bytes` (both of an entry) are 0 if there is no limit.
     """
 
     requires_encryption: bool
@@ -99,16 +99,18 @@ class TopicPolicies:
     def get_quotas(self) -> list[Quota]:
         """Return the backlog quotas of a topic: one in bytes, one in seconds."""
         policies, settings = self.get("backlog_quota_map") or {}, self._settings
-        size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
+        limit_bytes, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
         default: dict[str, Any] = {
-            "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else size,
+            "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else limit_bytes,
             "limitTime": settings.backlogQuotaDefaultLimitSecond,
             "policy": settings.backlogQuotaDefaultRetentionPolicy,
         }
-        of_size, of_age = (policies.get(kind) or default for kind in ("destination_storage", "message_age"))
+        size_policy, age_policy = (
+            policies.get(kind) or default for kind in ("destination_storage", "message_age")
+        )
         return [
-            Quota(of_size["limitSize"], -1, of_size["policy"]),
-            Quota(-1, of_age["limitTime"], of_age["policy"]),
+            Quota(size_policy["limitSize"], -1, size_policy["policy"]),
+            Quota(-1, age_policy["limitTime"], age_policy["policy"]),
         ]
 
     def make_send_rules(self) -> SendRules:
@@ -134,7 +136,7 @@ class TopicPolicies:
         return DispatchRules(rates, self.get_limit("max_unacked_messages_per_subscription", default))
 
     def can_create_subscription(self) -> bool:
-        """Return whether a client's use may create a subscription."""
+        """Return whether a subscription may be created because a client uses it."""
         policy = self.get("autoSubscriptionCreationOverride")
         default = self._settings.allowAutoSubscriptionCreation
         return default if policy is None else bool(policy["allowAutoSubscriptionCreation"])
@@ -163,9 +165,9 @@ class TopicPolicies:
             policy.get("publishThrottlingRateInByte", settings.maxPublishRatePerTopicInBytes),
         )
 
-    def _dispatch_rate(self, key: str) -> Rate:
-        """Return the dispatch rate of a topic, or of each of its subscriptions."""
-        policy = self.get(key)
+    def _dispatch_rate(self, name: str) -> Rate:
+        """Return the dispatch rate of a topic, or of each of its subscriptions, by the policy's name."""
+        policy = self.get(name)
         if policy:
             period = policy.get("ratePeriodInSecond") or 1
             return Rate(
@@ -174,7 +176,7 @@ class TopicPolicies:
                 period,
             )
         settings = self._settings
-        if key == "topicDispatchRate":
+        if name == "topicDispatchRate":
             return Rate(
                 settings.dispatchThrottlingRatePerTopicInMsg, settings.dispatchThrottlingRatePerTopicInByte
             )

@@ -1,7 +1,7 @@
 """The names of policies in namespaces and topics, and how they are stored (policies.py: their meaning).
 
-They have the names of Pulsar's admin API: those of a namespace as in `GET /admin/v2/namespaces/T/N`, those
-of a topic as in TopicPolicies. A partition has those of its partitioned topic.
+Policies have the names of Pulsar's admin API: those of a namespace as in `GET /admin/v2/namespaces/T/N`,
+those of a topic as in TopicPolicies. A partition has the policies of its partitioned topic.
 """
 
 from typing import Any, Final
@@ -50,11 +50,12 @@ PER_CLUSTER: Final = frozenset(
 )
 """Policies of namespaces that are stored by cluster."""
 
-_DELAYED: Final = {
+_DELIVERY_DELAY_FIELDS: Final = {
     "active": "delayedDeliveryEnabled",
     "tickTime": "delayedDeliveryTickTimeMillis",
     "maxDeliveryDelayInMillis": "delayedDeliveryMaxDelayInMillis",
 }
+"""Key in delayed_delivery_policies of a namespace -> the policy of topics that has its value."""
 
 
 def of_namespace(row: Row, name: str, cluster: str) -> Any:
@@ -70,7 +71,7 @@ def of_topic(policies: Row, name: str) -> Any:
     if name == "delayed_delivery_policies":
         if policies.get("delayedDeliveryEnabled") is None:
             return None
-        return {key: policies.get(field) for key, field in _DELAYED.items()}
+        return {key: policies.get(field) for key, field in _DELIVERY_DELAY_FIELDS.items()}
     return policies.get(TOPIC_NAMES.get(name, name))
 
 
@@ -78,7 +79,9 @@ def set_of_topic(policies: Row, name: str, value: Any) -> None:
     """Set a policy of a topic, by its name in namespaces; None removes it."""
     fields = {TOPIC_NAMES.get(name, name): value}
     if name == "delayed_delivery_policies":
-        fields = {field: None if value is None else value[key] for key, field in _DELAYED.items()}
+        fields = {
+            field: None if value is None else value[key] for key, field in _DELIVERY_DELAY_FIELDS.items()
+        }
     for field, item in fields.items():
         if item is None:
             policies.pop(field, None)
