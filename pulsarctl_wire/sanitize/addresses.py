@@ -45,18 +45,18 @@ class AddressMap:
         self._draw = draw
         self._keep = keep
         self._replaced = replaced
-        self._known: dict[bytes, bytes] = {}
+        self._replacements: dict[bytes, bytes] = {}
 
     def replace(self, packed: bytes) -> bytes:
         """Return what replaces an IPv4 or IPv6 address in its binary form."""
         if self._keep:
             return packed
-        replacement = self._known.get(packed)
+        replacement = self._replacements.get(packed)
         if replacement is None:
-            if len(self._known) > 1_000_000:
-                self._known.clear()  # it is a cache
+            if len(self._replacements) > 1_000_000:
+                self._replacements.clear()  # it is a cache
             replacement = self._make4(packed) if len(packed) == 4 else self._make6(packed)
-            self._known[packed] = replacement
+            self._replacements[packed] = replacement
             self._replaced(*(str(ip_address(address)).encode() for address in (packed, replacement)))
         return replacement
 
@@ -70,11 +70,11 @@ class AddressMap:
         return replacement if len(replacement) == len(text) else None
 
     def replace_mac(self, mac: bytes) -> bytes:
-        """Return what replaces the address of a network card; groups and zeros stay."""
+        """Return what replaces the address of a network card; group addresses and zeros stay."""
         if self._keep or not any(mac) or mac[0] & _GROUP_BIT:
             return mac
-        drawn = self._draw(b"mac" + mac).to_bytes(8, "big")[: len(mac)]
-        return bytes([drawn[0] & ~_GROUP_BIT | _LOCAL_BIT]) + drawn[1:]
+        random_mac = self._draw(b"mac" + mac).to_bytes(8, "big")[: len(mac)]
+        return bytes([random_mac[0] & ~_GROUP_BIT | _LOCAL_BIT]) + random_mac[1:]
 
     def _make4(self, packed: bytes) -> bytes:
         address = IPv4Address(packed)
@@ -113,7 +113,7 @@ class AddressMap:
         return out
 
     def _move(self, value: int, choice: "range | list[int]", before: bytes) -> int:
-        """Return another value of `choice`, by what comes before it in the address."""
+        """Return another value of `choice`, if any, drawn by the bytes `before` it in the address."""
         if len(choice) == 1:
             return choice[0]
         return choice[(choice.index(value) + 1 + self._draw(before + b"/") % (len(choice) - 1)) % len(choice)]

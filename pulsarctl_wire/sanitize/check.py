@@ -1,7 +1,7 @@
 """Proves that nothing which was replaced is left: searches the output for the original texts.
 
-Searched are the bytes of all packets, the frames that are spread over several, and the messages that are
-compressed. Texts shorter than four bytes are not searched, and nor are public words.
+It searches the bytes of all packets, the frames that are spread over several, and the messages that are
+compressed. It does not search for texts shorter than four bytes, nor for public words.
 """
 
 import re
@@ -23,9 +23,9 @@ MAX_TEXTS: Final = 1_000_000
 _HEAD: Final = MIN_CHECKED
 _WORD: Final = re.compile(rb"[A-Za-z]{4,}")
 _TOKEN: Final = re.compile(rb"[A-Za-z]+|[0-9]+|[\x80-\xff]+")
-_WITHOUT_WORDS: Final = {Kind.ERRORS, Kind.CREDENTIALS}
+_WITHOUT_WORDS: Final = {Kind.ERRORS, Kind.CREDENTIALS}  # their words are not searched one by one
 _MAX_TEXT, _MAX_BINARY = 256, 32  # bytes of a payload that are searched
-_MIN_DISTINCT: Final = 12  # different ones among these
+_MIN_DISTINCT: Final = 12  # different bytes that binary ones must have to be searched
 
 
 class Leftover(NamedTuple):
@@ -37,21 +37,21 @@ class Leftover(NamedTuple):
 
 
 class Originals:
-    """The texts that were replaced, with what replaces them, and those that stay.
+    """The texts that were replaced, and those that stay.
 
-    `unchecked` counts those that are not remembered, as they are too many.
+    `unchecked` counts texts that are not remembered, as they are too many.
     """
 
     def __init__(self) -> None:
         self.unchecked = 0
         self._texts: dict[bytes, Kind] = {}
-        self._kept: dict[bytes, Kind] = {}
+        self._kept_texts: dict[bytes, Kind] = {}
 
     def add(self, kind: Kind, text: bytes, replacement: bytes) -> bool:
-        """Remember a text; return whether it is a new one that is replaced."""
+        """Remember a text; return whether it is new, and not kept."""
         if kind is Kind.PAYLOADS:
             text = _shorten(text)
-        texts = self._kept if replacement == text else self._texts
+        texts = self._kept_texts if replacement == text else self._texts
         if text in texts or len(text) < MIN_CHECKED:
             return False
         if len(texts) >= MAX_TEXTS:
@@ -61,27 +61,27 @@ class Originals:
         return texts is self._texts
 
     def make_search(self) -> "Search":
-        """Return a search for them."""
+        """Return a search for the texts that were replaced, and for the words in them."""
         texts = dict(self._texts)
         for text, kind in self._texts.items():
             if kind not in _WITHOUT_WORDS:
                 texts.update(dict.fromkeys(_WORD.findall(text), kind))
-        kept = set[bytes]()
-        for text, kind in self._kept.items():
-            if kind is not Kind.PAYLOADS:  # these may repeat what should be gone
-                kept.update((text, *_WORD.findall(text)))
-        versions = b"\n".join(text for text, kind in self._kept.items() if kind is Kind.VERSIONS)
+        kept_words = set[bytes]()
+        for text, kind in self._kept_texts.items():
+            if kind is not Kind.PAYLOADS:  # kept payloads may repeat what should be gone
+                kept_words.update((text, *_WORD.findall(text)))
+        versions = b"\n".join(text for text, kind in self._kept_texts.items() if kind is Kind.VERSIONS)
         return Search(
             {
                 text: kind
                 for text, kind in texts.items()
-                if not (_is_public(text, kind) or text in kept or text in versions)
+                if not (_is_public(text, kind) or text in kept_words or text in versions)
             }
         )
 
 
 def _shorten(payload: bytes) -> bytes:
-    """Return what is searched of a payload; nothing if it may be anywhere by chance."""
+    """Return the part of a payload to search for; empty if it may be anywhere by chance."""
     if is_text(payload):
         return payload[:_MAX_TEXT]
     sample = payload[:_MAX_BINARY]
@@ -121,24 +121,24 @@ class Search:
 def check_output(stream: BinaryIO, search: Search) -> Iterator[Leftover]:
     """Yield what should be gone from a capture, and is not. Raises CaptureError if it cannot be read."""
     budget = Budget()
-    found: list[Leftover] = []
+    leftovers: list[Leftover] = []
 
-    def look(data: bytes, packet: int) -> None:
-        found.extend([Leftover(text, kind, packet) for text, kind in search.find(data)])
+    def search_in(data: bytes, packet: int) -> None:
+        leftovers.extend([Leftover(text, kind, packet) for text, kind in search.find(data)])
 
-    def see(number: int, packet: RawPacket) -> None:
+    def search_packet(number: int, packet: RawPacket) -> None:
         budget.read(len(packet[2]))
-        look(packet[2], number)
+        search_in(packet[2], number)
 
-    decoder = Decoder(tee=see)
+    decoder = Decoder(tee=search_packet)
     for events in chain(decoder.read(Source("the output", stream)), decoder.finish()):
         for event in events:
             if isinstance(event, Frame):
                 for data in _list_hidden(event, budget):
-                    look(data, event.packet)
-        yield from found
-        found.clear()
-    yield from found
+                    search_in(data, event.packet)
+        yield from leftovers
+        leftovers.clear()
+    yield from leftovers
 
 
 def _list_hidden(frame: Frame, budget: Budget) -> Iterator[bytes]:

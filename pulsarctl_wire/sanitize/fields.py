@@ -66,53 +66,53 @@ class FieldRewriter:
                 first = field.at
                 while first < min(field.at + MAX_VARINT, stop) and data[first] >= 0x80:
                     first += 1  # a varint that does not end
-                self._blank(data, first, stop, out)
+                self._put_noise(data, first, stop, out)
                 return
             if field.wire != SIZED:
                 continue
-            schema = None if field.depth else descriptor.fields_by_number.get(field.number)
-            if schema is None or (schema.type not in _TEXTS and not schema.message_type):
-                if schema is None or not schema.is_repeated:  # otherwise packed numbers
-                    self._blank(data, field.at, field.stop, out)
+            field_type = None if field.depth else descriptor.fields_by_number.get(field.number)
+            if field_type is None or (field_type.type not in _TEXTS and not field_type.message_type):
+                if field_type is None or not field_type.is_repeated:  # otherwise packed numbers
+                    self._put_noise(data, field.at, field.stop, out)
                 continue
-            if schema.message_type is not None:
+            if field_type.message_type is not None:
                 if depth < _MAX_DEPTH:
-                    self.rewrite(data, field.at, field.stop, schema.message_type, out, depth + 1)
+                    self.rewrite(data, field.at, field.stop, field_type.message_type, out, depth + 1)
                 else:
-                    self._blank(data, field.at, field.stop, out)
+                    self._put_noise(data, field.at, field.stop, out)
                 continue
             text = data[field.at : field.stop]
             if is_property and field.number == 1:
                 has_numbers = vocabulary.NUMBERED.fullmatch(text) is not None
             elif has_numbers and vocabulary.VALUE.fullmatch(text):
                 continue
-            out[field.at : field.stop] = self._replace(schema, text)
+            out[field.at : field.stop] = self._replace(field_type, text)
 
-    def _blank(self, data: bytes, start: int, stop: int, out: bytearray) -> None:
+    def _put_noise(self, data: bytes, start: int, stop: int, out: bytearray) -> None:
         out[start:stop] = self._noise.like(data[start:stop])
 
-    def _replace(self, schema: Any, text: bytes) -> bytes:
+    def _replace(self, field_type: Any, text: bytes) -> bytes:
         """Return what replaces the value of a field."""
-        if schema.full_name in SECRETS:
+        if field_type.full_name in SECRETS:
             return self._replace_credentials(text)
-        kind = self._kind_of(schema)
+        kind = self._kind_of(field_type)
         if kind is None:
             self._pseudonyms.replaced(Kind.NAMES, text, text)
             return text
         if kind is Kind.PAYLOADS:
             return self._noise.replace(kind, text)
-        if schema.name == "schema_data":
+        if field_type.name == "schema_data":
             return self._replace_schema(text)
         return self._pseudonyms.replace(kind, text)
 
-    def _kind_of(self, schema: Any) -> Kind | None:
+    def _kind_of(self, field_type: Any) -> Kind | None:
         """Return what is in a field; None if it is public."""
-        if schema not in self._kinds:
-            name, full_name = schema.name, f"{schema.containing_type.name}.{schema.name}"
+        if field_type not in self._kinds:
+            name, full_name = field_type.name, f"{field_type.containing_type.name}.{field_type.name}"
             is_public = name in _PUBLIC or full_name in _PUBLIC
             kind = _KINDS.get(full_name) or _KINDS.get(name) or Kind.NAMES
-            self._kinds[schema] = None if is_public else kind
-        return self._kinds[schema]
+            self._kinds[field_type] = None if is_public else kind
+        return self._kinds[field_type]
 
     def _replace_credentials(self, text: bytes) -> bytes:
         """Return what replaces credentials. A JSON Web Token stays one, with the times in it."""
@@ -135,7 +135,7 @@ class FieldRewriter:
         return encoded if len(encoded) == len(part) else self._noise.replace(Kind.CREDENTIALS, part)
 
     def _replace_schema(self, text: bytes) -> bytes:
-        """Return what replaces the definition of a schema: JSON, or the two of a KeyValue."""
+        """Return what replaces the definition of a schema: JSON, or both definitions of a KeyValue."""
         if Kind.SCHEMAS in self._pseudonyms.keep or not text:
             return text
         if text[:1] in b'{["' or text.isalpha():
@@ -143,6 +143,6 @@ class FieldRewriter:
         size = int.from_bytes(text[:4], "big")
         second = 8 + size
         if len(text) >= second and second + int.from_bytes(text[4 + size : second], "big") == len(text):
-            inner = (self._replace_schema(text[4 : 4 + size]), self._replace_schema(text[second:]))
-            return b"".join((text[:4], inner[0], text[4 + size : second], inner[1]))
+            schemas = (self._replace_schema(text[4 : 4 + size]), self._replace_schema(text[second:]))
+            return b"".join((text[:4], schemas[0], text[4 + size : second], schemas[1]))
         return self._noise.like(text)

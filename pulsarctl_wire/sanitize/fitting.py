@@ -1,8 +1,8 @@
 """Compressed payloads of a given size: new contents that a codec compresses to just as many bytes as the old.
 
 A part of the content is free: payloads, where any bytes will do. The more of them are random, the larger the
-result. The number of random bytes that gives the wanted size is searched; where the size jumps over it, in
-how many stretches they come and which ones they are is varied, too.
+result. So a search finds how many random bytes give the wanted size. If no number of them does, it also
+varies how many stretches they are in, and which bytes they are.
 """
 
 import zlib
@@ -16,9 +16,9 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
 from pulsarctl_wire.wire.varint import read_varint
 
 _FILLS: Final = {True: b"xqzjkvwbdfghlmnprstcy", False: bytes(range(256))}
-"""Whether a content is text -> bytes of which one fills what is not random: one that was not there before."""
-_LONG: Final = bytes(byte | 0x90 for byte in range(256))
-"""Bytes of which each takes nine bits in short blocks of zlib (RFC 1951, 3.2.6)."""
+"""Whether a content is text -> bytes to fill what is not random: the first that its payloads do not have."""
+_NINE_BITS: Final = bytes(byte | 0x90 for byte in range(256))
+"""Byte -> one that takes nine bits in zlib's blocks with fixed codes (RFC 1951, 3.2.6)."""
 _NEAR: Final = 24  # random bytes more or fewer that are tried once the search is close
 _VARIANTS: Final = 4
 _EFFORT: Final = 1 << 30  # bytes that are compressed for a payload, at most
@@ -45,7 +45,7 @@ class Content(NamedTuple):
 
 
 def fit(content: Content, size: int, encoders: list[Encode]) -> tuple[bytes, bytes] | None:
-    """Return a variant of `content`, and it compressed to exactly `size` bytes; None if none was found.
+    """Return a variant of `content`, and the `size` bytes that it compresses to; None if none was found.
 
     The first encoder is the usual one; later ones compress better, for a content that is too large otherwise.
     """
@@ -87,14 +87,17 @@ class _Variants:
         self._fill = bytes([next((fill for fill in fills if fill not in old), fills[0])])
 
     def make(self, count: int, stretches: int = 1, number: int = 0) -> bytes:
-        """Return the variant with `count` random bytes, in some stretches; the other free bytes are equal."""
+        """Return a variant with `count` random bytes, in `stretches`; all other free bytes are the same byte.
+
+        `number` chooses the random bytes.
+        """
         content = self.content
         noise = self._noise.get(number)
         if noise is None:
             key = content.key + bytes([number])
             noise = Noise.draw(key, self.free, content.is_printable, every=True)
             if number % 2 and not content.is_printable:
-                noise = noise.translate(_LONG)
+                noise = noise.translate(_NINE_BITS)
             self._noise[number] = noise
         fill = self._fill
         if stretches == 1:
@@ -214,7 +217,7 @@ def _zstd(level: int, block: bytes) -> Encode:
 
 
 def _snappy_to(size: int) -> Encode:
-    """Return a function that makes blocks of Snappy, of `size` bytes if they need a few less."""
+    """Return a function that makes blocks of Snappy, padded to `size` bytes if a few are missing."""
 
     def encode(data: bytes) -> bytes:
         import cramjam
@@ -243,10 +246,10 @@ def _lengthen_snappy(block: bytes, missing: int) -> bytes:
             start = pos + 1 + width
             size = int.from_bytes(block[pos + 1 : start], "little") if width else size
             stop = start + size + 1
-            has_four = len(block) - start >= _MAX_WIDTH  # or some decoders take the size for cut
-            more = min(missing, _MAX_WIDTH - width) if has_four else 0
-            missing -= more
-            width += more
+            has_four = len(block) - start >= _MAX_WIDTH  # otherwise some decoders think the size is cut
+            padding = min(missing, _MAX_WIDTH - width) if has_four else 0
+            missing -= padding
+            width += padding
             out.append((_SHORT_LITERAL + width << 2) if width else tag)
             out += (size.to_bytes(width, "little") if width else b"") + block[start:stop]
         pos = stop

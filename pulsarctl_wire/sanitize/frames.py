@@ -16,7 +16,7 @@ from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 
 _SEND: Final = NUMBERS["SEND"]
-_ENTRY_HEAD: Final = 10  # bytes of an entry whose parts were not found that may be sizes or a checksum
+_ENTRY_HEAD: Final = 10  # bytes that stay in an entry without clear parts: they may be sizes or a checksum
 
 
 class FrameRewriter:
@@ -46,9 +46,9 @@ class FrameRewriter:
         self._fields.rewrite(raw, start, stop, BrokerEntryMetadata.DESCRIPTOR, out)
         if parts.problem:
             begin = parts.checksum[1] or stop or end
-            cut_metadata = begin + 4
-            if frame.partial and cut_metadata < len(raw):
-                self._fields.rewrite(raw, cut_metadata, len(raw), MessageMetadata.DESCRIPTOR, out)
+            metadata_at = begin + 4
+            if frame.partial and metadata_at < len(raw):
+                self._fields.rewrite(raw, metadata_at, len(raw), MessageMetadata.DESCRIPTOR, out)
             else:
                 begin = min(begin + _ENTRY_HEAD, len(raw))
                 out[begin:] = self._noise.like(raw[begin:])
@@ -71,16 +71,16 @@ class FrameRewriter:
 
 def _owner_of(frame: Frame) -> Hashable:
     """Return whose entry it is: chunks of one message have the same owner."""
-    ids: Any = frame.base
-    number = ids.send.producer_id if frame.type == _SEND else ids.message.consumer_id
+    command: Any = frame.base
+    number = command.send.producer_id if frame.type == _SEND else command.message.consumer_id
     return frame.connection.index, frame.to_broker, number
 
 
 def _adjust_checksum(old: bytes, out: bytearray, parts: FrameLayout, missing: int) -> None:
     """Adjust the checksum of an entry to its new bytes; a wrong one stays wrong in the same way.
 
-    What a known mistake put there is computed anew. Otherwise, as CRCs are linear, what the changed bytes
-    change in the right checksum, they change in the stored one. `missing` bytes at the end were not captured.
+    If a known mistake explains the stored checksum, the same mistake is made again. Otherwise the stored one
+    gets the change that the right one gets, as CRCs are linear. `missing` bytes at the end were not captured.
     """
     start, stop = parts.checksum
     before, after, tail = old[stop:], bytes(out[stop:]), bytes(max(missing, 0))

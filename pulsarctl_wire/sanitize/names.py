@@ -24,7 +24,7 @@ from pulsarctl_wire.sanitize.addresses import AddressMap
 MIN_CHECKED: Final = 4
 """Bytes of the shortest text for which it is checked that it is gone."""
 
-_SHORT: Final = MIN_CHECKED - 1
+_MAX_SHORT: Final = MIN_CHECKED - 1
 _LOWER: Final = b"abcdefghijklmnopqrstuvwxyz"
 _CONSONANTS: Final = b"bcdfghjklmnpqrstvwxyz"
 _ALPHABETS: Final = {
@@ -45,12 +45,12 @@ _RUNS: Final = rb"(?P<run>[A-Za-z]+|[0-9]+)|(?P<wide>[\x80-\xff]+)"
 _PHRASES: Final = b"(?P<kept>" + vocabulary.PHRASES.pattern + b")"
 _PORT: Final = rb"(?P<port>(?<=[0-9A-Za-z\]]):[0-9]{1,5}(?![0-9A-Za-z]|\.[0-9]))"
 _NUMBER: Final = rb"""(?P<number>(?<![\w./"'=-])[0-9]+(?![\w"'-]|\.\w|/\w)|0x[0-9a-f]+)"""
-_INNER: Final = rb"(?P<name>(?:non-)?persistent://[^\s'\"()\[\],;]+|(?<!\w)'[^'\n]{1,300}'(?!\w)|(?<!\w)[\w-]*[-/_0-9][\w/-]*)"
+_NAME_IN_ERROR: Final = rb"(?P<name>(?:non-)?persistent://[^\s'\"()\[\],;]+|(?<!\w)'[^'\n]{1,300}'(?!\w)|(?<!\w)[\w-]*[-/_0-9][\w/-]*)"
 """Matches a name in an error text: a topic, what is in quotes, or what has a digit or one of - _ / in it."""
 _NAME: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _RUNS)))
 _URL: Final = re.compile(b"|".join((_ADDRESS, _ADDRESS_6, _PORT, _RUNS)))
 _TEXT: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _ADDRESS_6, _PORT, _NUMBER, _RUNS)))
-_ERROR: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _ADDRESS_6, _PORT, _NUMBER, _INNER, _RUNS)))
+_ERROR: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _ADDRESS_6, _PORT, _NUMBER, _NAME_IN_ERROR, _RUNS)))
 _RUN: Final = re.compile(_RUNS)
 _WORDS: Final = re.compile(rb"(?P<run>[A-Za-z]+)|(?P<wide>[\x80-\xff]+)")  # numbers of versions stay
 
@@ -127,23 +127,23 @@ class Pseudonyms:
         is_text = _is_utf8(text)
 
         def replace(match: re.Match[bytes]) -> bytes:
-            found = match[0]
+            part = match[0]
             if match.lastgroup == "run":
-                return found if found.lower() in words else self._replace_run(found)
+                return part if part.lower() in words else self._replace_run(part)
             if match.lastgroup == "wide":
-                return self._replace_wide(found, is_text)
+                return self._replace_wide(part, is_text)
             if match.lastgroup == "name":
-                return self._substitute(found, _NAME, vocabulary.QUOTED)
+                return self._substitute(part, _NAME, vocabulary.QUOTED)
             if match.lastgroup in ("ipv4", "ipv6"):
-                address = self.addresses.replace_text(found)
-                return self._substitute(found, _RUN, words) if address is None else address
-            return found
+                address = self.addresses.replace_text(part)
+                return self._substitute(part, _RUN, words) if address is None else address
+            return part
 
         return pattern.sub(replace, text)
 
     def _make_run(self, run: bytes) -> bytes:
         """Return what replaces a run of letters, or of digits."""
-        is_long = len(run) > _SHORT
+        is_long = len(run) > _MAX_SHORT
         out = bytearray()
         for index, char in enumerate(run):
             name = "digit" if char <= 0x39 else "upper" if char <= 0x5A else "lower"

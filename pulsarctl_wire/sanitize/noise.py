@@ -9,14 +9,13 @@ from typing import Final
 
 from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 
-_PIECE: Final = (
-    16 * 1024
-)  # bytes after which noise repeats itself at the latest, within the window of all codecs
+_PIECE: Final = 16 * 1024
+"""Bytes of noise made at a time. Noise repeats itself within them: the windows of all codecs are larger."""
 _SAMPLE: Final = 64 * 1024
 _CONSONANTS: Final = b"bcdfghjklmnpqrstvwxyz"
 _TEXT: Final = bytes(_CONSONANTS[byte % 21] if byte % 8 else 0x20 for byte in range(256))
 _BINARY: Final = bytes(0x80 | byte if chr(byte) in "aeiouAEIOU" else byte for byte in range(256))
-_RATIO_OF_TEXT: Final = 0.65  # to which this text can be compressed
+_RATIO_OF_TEXT: Final = 0.65  # of the compressed size to the size of noise that is text
 _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 _ALL: Final = bytes(range(256))
 
@@ -38,7 +37,7 @@ class Noise:
     def like(self, content: bytes) -> bytes:
         """Return noise that replaces bytes which may be anything."""
         noise = self._make(content)
-        if is_text(content):  # others may be numbers, which may also be elsewhere
+        if is_text(content):  # binary bytes may be numbers, which may also be elsewhere
             self._pseudonyms.replaced(Kind.PAYLOADS, content, noise)
         return noise
 
@@ -46,20 +45,22 @@ class Noise:
         """Return noise like `content`: text or not, and as easy to compress unless it `is_random`."""
         is_printable = is_text(content)
         size = len(content)
-        unique = size
+        unique_size = size
         if size > 64 and not is_random:
             sample = content[:_SAMPLE]
             ratio = len(zlib.compress(sample, 1)) / len(sample)
             ratio /= _RATIO_OF_TEXT if is_printable else 1
-            unique = max(min(int(size * ratio), size), 16)
+            unique_size = max(min(int(size * ratio), size), 16)
         key = self._pseudonyms.key_of(content)
-        if unique == size:
+        if unique_size == size:
             return self.draw(key, size, is_printable=is_printable)
         pieces = []
         for start in range(0, size, _PIECE):
-            piece = min(_PIECE, size - start)
-            source = self.draw(key + start.to_bytes(8, "big"), max(unique * piece // size, 1), is_printable)
-            pieces.append((source * (piece // len(source) + 1))[:piece])
+            length = min(_PIECE, size - start)
+            source = self.draw(
+                key + start.to_bytes(8, "big"), max(unique_size * length // size, 1), is_printable
+            )
+            pieces.append((source * (length // len(source) + 1))[:length])
         return b"".join(pieces)
 
     @staticmethod

@@ -17,9 +17,9 @@ _FOR_ALL: Final = 1 << 62  # larger than the number of any packet
 
 
 class Plain:
-    """The plain bytes of one direction that are to be written, and where its numbers are.
+    """The plain bytes of one direction that are to be written, and its sequence numbers.
 
-    `base` is the sequence number of the first byte; `sent` counts the bytes written, with holes.
+    `base` is the sequence number of the first byte; `sent` counts the bytes written, holes included.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Plain:
         self._items: deque[tuple[int, int, bytes]] = deque()
 
     def add(self, packet: int, offset: int, data: bytes) -> None:
-        """Add bytes at an offset of the plain stream, which this packet completed."""
+        """Add bytes at an offset of the plain stream; `packet` is the one that completed them."""
         self._items.append((packet, offset, data))
 
     def take(self, packet: int = _FOR_ALL) -> Iterator[tuple[int, bytes]]:
@@ -54,7 +54,7 @@ def is_opened(tcp: Tcp) -> bool | None:
 
 
 def holds_records(tcp: Tcp) -> bool:
-    """Return whether records wait, of which a packet that was seen may be the last one."""
+    """Return whether records wait to be opened: packets seen already may have completed them."""
     return tcp.tls.held_bytes > 0 and not (tcp.half.closed and tcp.half.other.closed)
 
 
@@ -78,6 +78,6 @@ def make_segments(number: int, segment: Segment, plain: Plain, other: Plain) -> 
 
 
 def make_last(key: bytes, plain: Plain) -> Iterator[Segment]:
-    """Yield what no packet with this key has carried, at the end."""
+    """Yield segments with the bytes that no packet has carried by the end; `key` is that of the direction."""
     for start, data in plain.take():
         yield key, (plain.base or 0) + start & MASK, 0, _PSH | ACK, data, 0

@@ -1,9 +1,9 @@
 """Packets with other addresses and payloads: headers, sizes and the state of their checksums stay.
 
 Where a TCP segment is in a packet is found by what the dissector says of it: its ports, numbers and addresses
-are searched in the packet's bytes. So every tunnel that the dissector opens is understood. Before the
-segment's IP packet stay a usual link layer, and one outer IP packet with the header of a tunnel; a packet
-with anything else there is made anew, as raw IP.
+are searched in the packet's bytes. So every tunnel that the dissector opens is understood. What is before the
+segment's IP header stays if it is a usual link layer, and perhaps one outer IP header with the header of a
+tunnel. A packet with anything else there is made anew, as raw IP.
 """
 
 import struct
@@ -25,7 +25,7 @@ _HEADERS: Final = {ETHERNET: 14, _SLL: 16, _SLL2: 20, 12: 0, RAW_IP: 0, 228: 0, 
 """Link type -> bytes of its header."""
 _TAGS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
 _TCP: Final = 6
-_MAX_HEADERS: Final = 8  # of IP in one another
+_MAX_HEADERS: Final = 8  # of IP, one inside another
 _MAX_TUNNEL: Final = 48  # bytes of the header of a tunnel
 _TCP_HEADER, _IPV4_HEADER, _IPV6_HEADER = 20, 20, 40
 _WINDOW: Final = 65_535
@@ -68,8 +68,8 @@ def _find_ip(data: bytes, tcp: int, addresses: bytes) -> int:
             if ip >= 0 and data[ip] == 0x40 | size // 4 and data[ip + 12 : ip + 20] == addresses:
                 return ip
         return -1
-    at = data.rfind(addresses, 0, tcp)
-    return at - 8 if at >= 8 and data[at - 8] >> 4 == 6 else -1
+    source_at = data.rfind(addresses, 0, tcp)
+    return source_at - 8 if source_at >= 8 and data[source_at - 8] >> 4 == 6 else -1
 
 
 class PacketRewriter:
@@ -79,12 +79,12 @@ class PacketRewriter:
         self._addresses = addresses
 
     def rewrite(self, packet: RawPacket, segment: Segment, place: Place | None, payload: bytes) -> RawPacket:
-        """Return a packet with `payload` in the place of that of its segment."""
+        """Return a packet with `payload` instead of the payload of its segment, which is at `place`."""
         time_ns, link, data, length = packet
         if place is None or not self._is_usual(link, data, place.ip):
-            made = self.make(packet, (*segment[:4], payload, segment[5]))
-            padding = 0 if segment[5] or len(made[2]) > _LARGEST else max(len(data) - len(made[2]), 0)
-            return time_ns, RAW_IP, made[2] + bytes(padding), max(made[3], length)
+            _, _, raw_ip, raw_length = self.make(packet, (*segment[:4], payload, segment[5]))
+            padding = 0 if segment[5] or len(raw_ip) > _LARGEST else max(len(data) - len(raw_ip), 0)
+            return time_ns, RAW_IP, raw_ip + bytes(padding), max(raw_length, length)
         out = bytearray(data)
         out[place.start : place.stop] = payload
         out[place.stop :] = bytes(len(data) - place.stop)  # padding of the link layer
@@ -129,8 +129,8 @@ class PacketRewriter:
                     return
                 out[start:pos] = data[start:pos]
                 if is_ethernet:
-                    for at in (start, start + 6):
-                        out[at : at + 6] = self._addresses.replace_mac(data[at : at + 6])
+                    for mac in (start, start + 6):
+                        out[mac : mac + 6] = self._addresses.replace_mac(data[mac : mac + 6])
 
     # -- headers
 
@@ -152,8 +152,8 @@ class PacketRewriter:
         if link not in _TYPE_AT:
             is_ip = 0 <= pos < len(data) and data[pos] >> 4 in (4, 6)
             return pos, IP if is_ip else -1
-        at = _TYPE_AT[link]
-        kind = int.from_bytes(data[at : at + 2], "big")
+        type_at = _TYPE_AT[link]
+        kind = int.from_bytes(data[type_at : type_at + 2], "big")
         while kind in _TAGS and len(data) >= pos + 4:
             kind, pos = int.from_bytes(data[pos + 2 : pos + 4], "big"), pos + 4
         return pos, kind
@@ -180,22 +180,22 @@ class PacketRewriter:
         if end > ip:
             return
         self._rewrite_ip(data, pos, end, out)
-        for at in (ip - 2, ip - 6):  # an inner Ethernet header, maybe with a tag
-            kind = int.from_bytes(data[at : at + 2], "big")
-            if kind in (IP_TYPES if at == ip - 2 else _TAGS) and at - 12 >= end:
-                out[at - 12 : at - 6] = self._addresses.replace_mac(data[at - 12 : at - 6])
-                out[at - 6 : at] = self._addresses.replace_mac(data[at - 6 : at])
+        for stop in (ip - 2, ip - 6):  # end of the addresses of an inner Ethernet header, maybe with a tag
+            kind = int.from_bytes(data[stop : stop + 2], "big")
+            if kind in (IP_TYPES if stop == ip - 2 else _TAGS) and stop - 12 >= end:
+                out[stop - 12 : stop - 6] = self._addresses.replace_mac(data[stop - 12 : stop - 6])
+                out[stop - 6 : stop] = self._addresses.replace_mac(data[stop - 6 : stop])
         if _protocol(data, pos) == UDP:
-            out[end + 6 : end + 8] = bytes(2)  # no checksum, as tunnels do
+            out[end + 6 : end + 8] = bytes(2)  # no checksum, as is usual in tunnels
 
     def _rewrite_ip(self, data: bytes, pos: int, end: int, out: bytearray) -> None:
         """Replace the addresses of the IP header at `pos`; its options, up to `end`, are removed."""
         if data[pos] >> 4 == 6:
-            for at in (pos + 8, pos + 24):
-                out[at : at + 16] = self._addresses.replace(data[at : at + 16])
+            for start in (pos + 8, pos + 24):
+                out[start : start + 16] = self._addresses.replace(data[start : start + 16])
             return
-        for at in (pos + 12, pos + 16):
-            out[at : at + 4] = self._addresses.replace(data[at : at + 4])
+        for start in (pos + 12, pos + 16):
+            out[start : start + 4] = self._addresses.replace(data[start : start + 4])
         options = slice(pos + _IPV4_HEADER, end)
         out[options] = bytes(len(data[options]))
         checksum = int.from_bytes(data[pos + 10 : pos + 12], "big")
@@ -205,23 +205,24 @@ class PacketRewriter:
 
     @staticmethod
     def _measure_addresses(data: bytes, ip: int, out: bytearray) -> int:
-        at, size = (ip + 8, 32) if data[ip] >> 4 == 6 else (ip + 12, 8)
-        return sum_words(data[at : at + size]) - sum_words(memoryview(out)[at : at + size])
+        """Return the sum of the old addresses in the IP header at `ip`, less that of the new ones."""
+        start, size = (ip + 8, 32) if data[ip] >> 4 == 6 else (ip + 12, 8)
+        return sum_words(data[start : start + size]) - sum_words(memoryview(out)[start : start + size])
 
     @staticmethod
     def _adjust_tcp(
         data: bytes, place: Place, missing: int, changes: tuple[int, int], out: bytearray
     ) -> None:
-        """Adjust a checksum: a right one stays right, a wrong one wrong, and one left to the card too.
+        """Adjust the TCP checksum, so that it stays right, wrong, or left to the network card.
 
-        `changes` are those of the sums of the addresses, and of all that it covers.
+        `changes` are the old sum less the new one, of the addresses, and of all that the checksum covers.
         """
-        at = place.tcp + 16
-        checksum = int.from_bytes(data[at : at + 2], "big")
+        checksum_at = place.tcp + 16
+        checksum = int.from_bytes(data[checksum_at : checksum_at + 2], "big")
         ip, size = place.ip, place.stop - place.tcp + missing
         words = data[ip + 8 : ip + 40] if data[ip] >> 4 == 6 else data[ip + 12 : ip + 20]
         is_left_to_card = checksum % 0xFFFF == (sum_words(words) + _TCP + size) % 0xFFFF
-        out[at : at + 2] = _adjust(checksum, -changes[0] if is_left_to_card else changes[1])
+        out[checksum_at : checksum_at + 2] = _adjust(checksum, -changes[0] if is_left_to_card else changes[1])
 
     # -- packets that are made anew
 
@@ -231,9 +232,9 @@ class PacketRewriter:
         key, sequence, acknowledged, flags, payload, missing = segment
         flags &= 0xFF
         if not flags & ACK:
-            acknowledged = 0  # a timestamp
+            acknowledged = 0  # the dissector puts the timestamp of a SYN there
         half = len(key) // 2 - 2
-        addresses = b"".join(self._addresses.replace(key[at : at + half]) for at in (0, half))
+        addresses = b"".join(self._addresses.replace(key[start : start + half]) for start in (0, half))
         size = _TCP_HEADER + len(payload) + missing
         tcp = key[-4:] + struct.pack(">IIBBHHH", sequence, acknowledged, 5 << 4, flags, _WINDOW, 0, 0)
         total = sum_words(addresses) + _TCP + size + sum_words(tcp) + sum_words(payload)

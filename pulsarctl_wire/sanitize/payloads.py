@@ -3,7 +3,7 @@
 plain        noise like it
 batch        the sizes and fields of its messages stay; names are replaced, and payloads are noise
 compressed   it is opened, replaced, and compressed to just as many bytes (`fitting.py`)
-chunks       of a compressed message: the parts of a block that is made of the sizes in the metadata alone
+chunks       of a compressed message: parts of one block, made only from the sizes in the metadata
 encrypted, or not what its metadata says: noise that is just as unreadable
 """
 
@@ -49,14 +49,14 @@ class PayloadRewriter:
         self._noise = noise
         self._fields = fields
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
-        self._cached = 0
+        self._cached_bytes = 0
         self._chunks: OrderedDict[Hashable, tuple[int, bytes]] = OrderedDict()
-        """Messages in chunks: the bytes before the next chunk, and what replaces the whole."""
+        """Owner and uuid of a chunked message -> size of its chunks so far, and what replaces all of them."""
 
     def rewrite(self, metadata: Any, payload: bytes, owner: Hashable, *, is_cut: bool) -> bytes:
         """Return what replaces the payload of an entry of `owner`, a producer or consumer.
 
-        `is_cut`: its end is not known. `metadata` is None if the entry's does not parse.
+        `is_cut`: the end of the payload is not known. `metadata` is None if it does not parse.
         """
         if metadata is None or metadata.encryption_keys:
             return self._noise.replace(Kind.PAYLOADS, payload)
@@ -74,7 +74,7 @@ class PayloadRewriter:
         return self._noise.replace(Kind.PAYLOADS, payload)
 
     def _rewrite_batch(self, data: bytes, count: int, out: bytearray) -> list[tuple[int, int]]:
-        """Replace the names in a batch in `out`; return where its payloads are, and what is no message."""
+        """Replace the names in a batch in `out`; return the spans of its payloads, and of other bytes."""
         free = []
         pos, end = 0, len(data)
         for _ in range(count):
@@ -104,9 +104,9 @@ class PayloadRewriter:
         if block is None:
             block = self._compress_anew(metadata, payload, key)
             self._cache[key] = block
-            self._cached += len(block)
-            while self._cached > _MAX_CACHED:
-                self._cached -= len(self._cache.popitem(last=False)[1])
+            self._cached_bytes += len(block)
+            while self._cached_bytes > _MAX_CACHED:
+                self._cached_bytes -= len(self._cache.popitem(last=False)[1])
         else:
             self._cache.move_to_end(key)
         return block
@@ -175,19 +175,19 @@ class PayloadRewriter:
             del self._chunks[key]
         return part
 
-    def _make_block(self, metadata: Any, first: bytes) -> bytes:
-        """Return a block of the size, and with the decompressed size, that the metadata of a chunk says."""
+    def _make_block(self, metadata: Any, first_chunk: bytes) -> bytes:
+        """Return a block whose size and decompressed size are as the metadata of a chunk says."""
         codec, size, total = metadata.compression, metadata.uncompressed_size, metadata.total_chunk_msg_size
-        if not (0 < size <= MAX_PAYLOAD and len(first) <= total <= MAX_PAYLOAD) or not self.budget.spend(
-            size
-        ):
+        if not (
+            0 < size <= MAX_PAYLOAD and len(first_chunk) <= total <= MAX_PAYLOAD
+        ) or not self.budget.spend(size):
             return b""
         label = f"{codec} {size} {total} {metadata.uuid}".encode("utf-8", "replace")
         key = self._pseudonyms.key_of(label)
         if key not in self._cache:
             content = Content(bytes(size), [(0, size)], key, is_printable=False)
-            fitted = fit(content, total, encoders_like(codec, first, is_known=False))
+            fitted = fit(content, total, encoders_like(codec, first_chunk, is_known=False))
             self.unfit += fitted is None
             self._cache[key] = b"" if fitted is None else fitted[1]
-            self._cached += len(self._cache[key])
+            self._cached_bytes += len(self._cache[key])
         return self._cache[key]

@@ -42,7 +42,7 @@ _COST: Final = 512  # memory for a packet that waits, besides its bytes
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingPacket:
     """A packet, and where its segment's bytes are; `stream` is None if it has none that can be followed."""
 
     packet: RawPacket
@@ -61,7 +61,7 @@ class _Waiting:
         return self.tls is not None and is_opened(self.tls) is True
 
     def is_ready(self) -> bool:
-        """Replace its bytes as far as they are known, and return whether more will not be known."""
+        """Replace its bytes as far as they are known; return whether no more will become known."""
         if self.tls is not None and is_opened(self.tls) is not False:
             return self.is_opened and not holds_records(self.tls)
         if self.stream is None or self.half is None or self.segment is None:
@@ -84,7 +84,7 @@ class _Waiting:
         return self.stream.read(self.start, self.segment[4])
 
 
-class _Followed(ExchangeState):
+class _ConnectionState(ExchangeState):
     """The state of a connection, with the two streams of its bytes."""
 
     streams: tuple[tuple[FrameStream, Stream], ...] = ()
@@ -138,11 +138,11 @@ class Sanitizer:
         self._history = History()
         self._writer = PcapngWriter(stream)
         self._dissector = Dissector()
-        self._states: dict[int, _Followed] = {}
+        self._states: dict[int, _ConnectionState] = {}
         self._ended: deque[int] = deque()
         self._current: tuple[int, RawPacket] | None = None
         self._events: dict[Stream, list[Event]] = {}  # of the current packet
-        self._waiting: dict[int, _Waiting] = {}  # by the packet's number
+        self._waiting: dict[int, _WaitingPacket] = {}  # by the packet's number
         self._waiting_bytes = 0
         self._next = 1  # number of the packet to be written next
         self._comments: dict[int, str] = {}  # of packets that wait
@@ -178,7 +178,7 @@ class Sanitizer:
     def _follow(self, connection: Connection, knowledge: Knowledge, decoders: Iterable[FrameStream]) -> State:
         """Return the state of a new connection."""
         decoders = tuple(decoders)
-        state = _Followed(connection, knowledge, decoders)
+        state = _ConnectionState(connection, knowledge, decoders)
         state.streams = tuple([(decoder, self._make_stream(decoder)) for decoder in decoders])
         self._states[connection.index] = state
         if connection.listener and self._current is not None:
@@ -203,11 +203,11 @@ class Sanitizer:
             return
         number, packet = self._current
         segment = self._dissector.segment(*packet[1:])
-        waiting = _Waiting(packet, segment)
+        waiting = _WaitingPacket(packet, segment)
         tcp = None if segment is None else self.decoder.reassembler.connection(segment[0])
         if segment is not None and tcp is not None:
             half = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
-            stream = self._join(half, segment)
+            stream = self._find_stream(half, segment)
             tls = tcp if self._opens_tls and tcp.tls is not None else None
             if segment[4]:
                 start = stream.offset_of(half, segment)
@@ -215,10 +215,10 @@ class Sanitizer:
                 if segment[3] & NEXT:  # it has no sequence number of its own
                     segment = (segment[0], start + 1 & MASK, *segment[2:])
                 self._events.setdefault(stream, [])
-                waiting = _Waiting(packet, segment, half, stream, start, tls)
+                waiting = _WaitingPacket(packet, segment, half, stream, start, tls)
                 stream.waiting.append(waiting)
             elif tls is not None:
-                waiting = _Waiting(packet, segment, half, stream, 0, tls)
+                waiting = _WaitingPacket(packet, segment, half, stream, 0, tls)
         self._resolve()
         self._waiting[number] = waiting
         self._waiting_bytes += len(packet[2]) + _COST
@@ -230,8 +230,8 @@ class Sanitizer:
             for plain in make_last(stream.key, stream.plain):
                 self._writer.write(self._packets.make(self._current[1], plain))
 
-    def _join(self, half: Half, segment: Segment) -> Stream:
-        """Return the stream of a direction, of which this is a segment."""
+    def _find_stream(self, half: Half, segment: Segment) -> Stream:
+        """Set `half` and `key` of both streams of a connection; return the stream that has `segment`."""
         state: Any = half.tcp.state
         for side, key in zip((half, half.other), (segment[0], reverse(segment[0])), strict=True):
             stream: Stream = state.find(side.stream)
@@ -269,17 +269,17 @@ class Sanitizer:
             else:
                 self._writer.write(self._rewrite(waiting), comments)
 
-    def _write_opened(self, waiting: _Waiting, comments: list[str]) -> None:
+    def _write_opened(self, waiting: _WaitingPacket, comments: list[str]) -> None:
         """Write the plain bytes of a packet of TLS."""
         stream, segment, tcp = waiting.stream, waiting.segment, waiting.tls
         assert stream is not None
         assert segment is not None
         state: Any = None if tcp is None else tcp.state
-        other = next(each for _, each in state.streams if each is not stream)
+        other = next(candidate for _, candidate in state.streams if candidate is not stream)
         for plain in make_segments(self._next - 1, segment, stream.plain, other.plain):
             self._writer.write(self._packets.make(waiting.packet, plain), comments)
 
-    def _rewrite(self, waiting: _Waiting) -> RawPacket:
+    def _rewrite(self, waiting: _WaitingPacket) -> RawPacket:
         packet, segment = waiting.packet, waiting.segment
         if segment is None:
             self.blanked += 1

@@ -1,4 +1,4 @@
-"""Bytes that are no frames, replaced so that what is said about them stays the same.
+"""Bytes that are no frames, replaced so that pwire still says the same about them.
 
 other protocols        the structure of TLS records, HTTP and PROXY headers stays, names in them are replaced
 meant to be a frame    sizes, tags and numbers stay, as far as they can be read
@@ -46,9 +46,9 @@ class StrayRewriter:
     def rewrite(self, data: bytes, *, in_step: bool) -> bytes:
         """Return what replaces the next bytes of the stretch. `in_step`: a frame should have begun there."""
         if self._protocol is None:
-            header, _ = proxy_header(data)
-            if header:
-                return self._rewrite_proxy_header(data[:header]) + self._noise.like(data[header:])
+            size, _ = proxy_header(data)
+            if size:
+                return self._rewrite_proxy_header(data[:size]) + self._noise.like(data[size:])
             self._protocol = recognise(data)[0]
             if not self._protocol:
                 return self._rewrite_frame(data) if in_step else self._noise.like(data)
@@ -77,19 +77,19 @@ class StrayRewriter:
 
     def _rewrite_frame(self, data: bytes) -> bytes:
         """Return what replaces bytes that begin where a frame should have begun."""
-        head = guess_frame(data)
-        if head is None and begins_command(data, _SIZES, None):  # with sizes that cannot be right
+        guess = guess_frame(data)
+        if guess is None and begins_command(data, _SIZES, None):  # with sizes that cannot be right
             number = next(fields(data, _SIZES, len(data))).value
-            head = GuessedFrame(number, _SIZES, min(_SIZES + header_at(data, 0)[1], len(data)), 0)
-        if head is None:
+            guess = GuessedFrame(number, _SIZES, min(_SIZES + header_at(data, 0)[1], len(data)), 0)
+        if guess is None:
             return self._rewrite_sizes(data[:_SIZES]) + self._rewrite_unknown(data)
         out = bytearray(data)
-        stop = head.end
-        if head.command == _SIZES and head.order == "big":  # a small TOTAL_SIZE ends it before its size does
+        stop = guess.end
+        if guess.command == _SIZES and guess.order == "big":  # TOTAL_SIZE may be too small for the command
             stop = max(stop, min(_SIZES + header_at(data, 0)[1], len(data)))
-        self._fields.rewrite(data, head.command, stop, BaseCommand.DESCRIPTOR, out)
-        if head.type in PAYLOAD_TYPES and head.stop > head.end:
-            parts = locate(data[: head.stop], head.end)
+        self._fields.rewrite(data, guess.command, stop, BaseCommand.DESCRIPTOR, out)
+        if guess.type in PAYLOAD_TYPES and guess.stop > guess.end:
+            parts = locate(data[: guess.stop], guess.end)
             if not parts.problem:
                 start, stop = parts.metadata
                 self._fields.rewrite(data, start, stop, MessageMetadata.DESCRIPTOR, out)
@@ -97,7 +97,7 @@ class StrayRewriter:
         return bytes(out)
 
     def _rewrite_unknown(self, data: bytes) -> bytes:
-        """Return what replaces the bytes after the sizes, of which the command may parse, or may not."""
+        """Return what replaces the bytes after the sizes; its command parses only if the old one did."""
         rest = data[_SIZES:]
         size = header_at(data, 0)[1] if len(data) >= _SIZES else 0
         if not 0 < size <= len(rest):
@@ -115,7 +115,7 @@ class StrayRewriter:
         return noise
 
     def _rewrite_sizes(self, sizes: bytes) -> bytes:
-        """Return what replaces the bytes in the place of the sizes: numbers stay, text is wrong as before."""
+        """Return what replaces bytes where sizes should be: numbers stay, text gets equally wrong text."""
         if len(sizes) < _SIZES or not is_text(sizes):
             return sizes
         for number in range(_ATTEMPTS):

@@ -22,7 +22,7 @@ from pulsarctl_wire.wire.frame_entry import build_cut_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 _MIN_STRAYS: Final = 16 * 1024
-"""Stray bytes that are waited for, unless their stretch ends before: the first ones show what they are."""
+"""Stray bytes to wait for, unless their stretch ends before: the first ones show what they are."""
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
 """New bytes of all streams that are kept."""
@@ -79,8 +79,8 @@ class Stream:
         """Packets that wait for their bytes; for the caller's use."""
         self.starts: list[int] = []
         self.spans: dict[int, bytes] = {}
-        """What replaces the bytes from these offsets on; gaps are in none."""
-        self._forgotten = 0  # of `starts`
+        """Offset -> new bytes from there on; gaps have none."""
+        self._forgotten = 0  # how many of `starts`
         self._decoder = decoder
         self._frames = frames
         self._strays = strays
@@ -103,7 +103,7 @@ class Stream:
             self._pieces.append((start, data))
 
     def resolve(self, events: list[Event], *, is_last: bool = False) -> None:
-        """Replace all bytes of which the events tell what they are; `is_last`: there will be no others."""
+        """Replace all bytes that the events explain; `is_last`: no events will follow."""
         if self.half is not None and self.half.is_opened:
             self._carry(events)
             return
@@ -117,7 +117,7 @@ class Stream:
             elif isinstance(event, Gap):
                 self.resolved += event.size
                 self._in_step = self.resolved <= self._skipped_until
-            elif not (isinstance(event, Malformed) and event.protocol):  # its size leaves out holes
+            elif not (isinstance(event, Malformed) and event.protocol):  # its size is without holes
                 self._end_strays(event.offset + event.size)
         position = self._decoder.position
         self._replace_skipped(position)
@@ -141,7 +141,7 @@ class Stream:
             self.unfinished = position, self._frames.rewrite(frame)
 
     def _carry(self, events: list[Event]) -> None:
-        """Replace the plain bytes in the events, which their packets are to carry."""
+        """Replace the plain bytes in the events, and have the packets of the events carry them."""
         for event in events:
             if isinstance(event, Frame):
                 self.plain.add(event.packet, event.offset, self._frames.rewrite(event))
@@ -160,9 +160,9 @@ class Stream:
 
     def _replace_skipped(self, stop: int) -> None:
         """Replace the bytes up to `stop` that are the rest of a cut frame."""
-        skipped = min(self._skipped_until, stop)
-        if skipped > self.resolved:
-            self._put(self._noise.like(self._collect(skipped)))
+        end = min(self._skipped_until, stop)
+        if end > self.resolved:
+            self._put(self._noise.like(self._collect(end)))
 
     def _replace_strays(self, stop: int) -> None:
         self._replace_skipped(stop)
@@ -175,8 +175,8 @@ class Stream:
         for start, data in reversed(self._pieces):
             skipped = max(self.resolved - start, 0)
             part = data[skipped : max(stop - start, 0)]
-            at = start + skipped - self.resolved
-            out[at : at + len(part)] = part
+            offset = start + skipped - self.resolved
+            out[offset : offset + len(part)] = part
         return bytes(out)
 
     def _put(self, data: bytes) -> None:
@@ -195,14 +195,14 @@ class Stream:
     def read(self, start: int, original: bytes) -> bytes:
         """Return what replaces the bytes of a packet at `start`.
 
-        Where that is not known, they become zeros; if it is known of none, noise.
+        Bytes whose replacement is not known become zeros; if none is known, all become noise.
         """
         stop = start + len(original)
-        at, unfinished = self.unfinished
-        if self.resolved <= at <= start and stop <= at + len(unfinished):
-            return unfinished[start - at : stop - at]
+        frame_at, unfinished = self.unfinished
+        if self.resolved <= frame_at <= start and stop <= frame_at + len(unfinished):
+            return unfinished[start - frame_at : stop - frame_at]
         out = bytearray(len(original))
-        known = 0
+        known_bytes = 0
         index = max(bisect_right(self.starts, start, self._forgotten) - 1, self._forgotten)
         while index < len(self.starts) and self.starts[index] < stop:
             begin = self.starts[index]
@@ -210,6 +210,6 @@ class Stream:
             low, high = max(begin, start), min(begin + len(span), stop)
             if low < high:
                 out[low - start : high - start] = span[low - begin : high - begin]
-                known += high - low
+                known_bytes += high - low
             index += 1
-        return bytes(out) if known else self._noise.like(original)
+        return bytes(out) if known_bytes else self._noise.like(original)

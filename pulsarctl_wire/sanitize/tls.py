@@ -29,7 +29,7 @@ _STRINGS: Final = {0x0C, 0x13, 0x14, 0x16, 0x1A, 0x1E, 0x81, 0x82, 0x86}
 _OPAQUE: Final = {0x02, 0x03, 0x04, 0x80}
 """Tags of numbers, strings of bits and bytes, and identifiers of keys in DER."""
 _BITS: Final = 0x03
-_STRINGS_OF_BITS: Final = (_BITS, 0x04)
+_BIT_AND_BYTE_STRINGS: Final = (_BITS, 0x04)
 _SEQUENCE: Final = b"\x30"
 _IP_ADDRESS: Final = 0x87
 _SMALL: Final = 8  # bytes of a number that may stay
@@ -95,18 +95,19 @@ class TlsRewriter:
         if number in _HELLOS:
             return _TEXT.sub(self._replace_name, body)
         if number == _KEY_EXCHANGE and body[:1] == _NAMED_CURVE and len(body) > 4:
-            at = 4 + body[3]  # the signature, behind the server's share
-            share, signature = self._noise.like(body[4:at]), self._noise.like(body[at + 4 :])
-            return b"".join((body[:4], share, body[at : at + 4], signature))
+            share_end = 4 + body[3]  # then the signature's algorithm and size, and the signature
+            share, signature = self._noise.like(body[4:share_end]), self._noise.like(body[share_end + 4 :])
+            return b"".join((body[:4], share, body[share_end : share_end + 4], signature))
         if number != _CERTIFICATE:
             size = _SIZES.get(number, 0)
             return body[:size] + self._noise.like(body[size:])
         out = bytearray(body)
-        at = 3 if body[:1] == b"\0" else 4 + body[0] if body else 0  # TLS 1.3 has a context before them
-        while len(body) - at >= 3:
-            size = int.from_bytes(body[at : at + 3], "big")
-            self._rewrite_der(body, at + 3, min(at + 3 + size, len(body)), out)
-            at += 3 + size
+        # the first certificate; in TLS 1.3 a context is before it
+        pos = 3 if body[:1] == b"\0" else 4 + body[0] if body else 0
+        while len(body) - pos >= 3:
+            size = int.from_bytes(body[pos : pos + 3], "big")
+            self._rewrite_der(body, pos + 3, min(pos + 3 + size, len(body)), out)
+            pos += 3 + size
         return bytes(out)
 
     def _replace_name(self, match: re.Match[bytes]) -> bytes:
@@ -116,24 +117,25 @@ class TlsRewriter:
     def _rewrite_der(self, data: bytes, pos: int, stop: int, out: bytearray, depth: int = 0) -> None:
         """Replace what is in the DER values at `data[pos:stop]`."""
         while stop - pos >= 2 and depth < _MAX_DEPTH:
-            tag, size, at = data[pos], data[pos + 1], pos + 2
+            tag, size, start = data[pos], data[pos + 1], pos + 2
             if size & 0x80:
                 count = size & 0x7F
-                size = int.from_bytes(data[at : at + count], "big")
-                at += count
-            end = at + size
+                size = int.from_bytes(data[start : start + count], "big")
+                start += count
+            end = start + size
             if end > stop:
                 break
-            value = data[at:end]
+            value = data[start:end]
             if tag in _STRINGS:
-                out[at:end] = self._pseudonyms.replace(Kind.ADDRESSES, value)
+                out[start:end] = self._pseudonyms.replace(Kind.ADDRESSES, value)
             elif tag == _IP_ADDRESS and size in (4, 16):
-                out[at:end] = self._pseudonyms.addresses.replace(value)
-            elif tag in _STRINGS_OF_BITS and value[tag == _BITS :][:1] == _SEQUENCE:
-                self._rewrite_der(data, at + (tag == _BITS), end, out, depth + 1)  # an extension, a key
+                out[start:end] = self._pseudonyms.addresses.replace(value)
+            elif tag in _BIT_AND_BYTE_STRINGS and value[tag == _BITS :][:1] == _SEQUENCE:
+                # an extension, a key
+                self._rewrite_der(data, start + (tag == _BITS), end, out, depth + 1)
             elif tag in _OPAQUE and size > _SMALL:
-                out[at + 1 : end] = self._noise.like(value[1:])  # the sign, or unused bits, stay
+                out[start + 1 : end] = self._noise.like(value[1:])  # the sign, or unused bits, stay
             elif tag & 0x20:
-                self._rewrite_der(data, at, end, out, depth + 1)
+                self._rewrite_der(data, start, end, out, depth + 1)
             pos = end
         out[pos:stop] = self._noise.like(data[pos:stop])

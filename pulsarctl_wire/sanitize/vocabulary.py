@@ -118,7 +118,7 @@ _PUBLIC: Final = b" ".join(
 
 
 def is_public(word: bytes) -> bool:
-    """Return whether a word is a public one, or a part of one: that was never secret."""
+    """Return whether a word is public, or a part of a public one, which cannot be secret."""
     return word.lower() in _PUBLIC
 
 
@@ -132,7 +132,7 @@ PHRASES: Final = re.compile(
 """Names, and parts of names, with which Pulsar marks something."""
 
 NUMBERED: Final = re.compile(rb"RECONSUMETIMES|DELAY_TIME|ORIGIN_MESSAGE_ID\w*|__\w+|.*TIMESTAMP", re.DOTALL)
-"""Keys of properties whose values are no names, if they match `VALUE`."""
+"""Keys of properties whose values stay if they match `VALUE`: these are no names."""
 
 VALUE: Final = re.compile(rb"[0-9:.,-]*|true|false")
 """Numbers, ids, times and truth values."""
