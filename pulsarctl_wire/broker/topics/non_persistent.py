@@ -68,8 +68,8 @@ class NonPersistentSubscription(BaseSubscription):
         if not self.consumers:
             return None
         ordered = sorted(self.consumers, key=lambda consumer: (consumer.priority, consumer.name))
-        first = [consumer for consumer in ordered if consumer.priority == ordered[0].priority]
-        return first[max(self.partition, 0) % len(first)]
+        candidates = [consumer for consumer in ordered if consumer.priority == ordered[0].priority]
+        return candidates[max(self.partition, 0) % len(candidates)]
 
     def deliver(self, entry: Entry) -> None:
         """Send an entry to a consumer with permits; without one, or without metadata, drop it."""
@@ -107,9 +107,9 @@ class NonPersistentSubscription(BaseSubscription):
         turn = self._turn if self._turn < len(priorities) else 0
         level = priorities[turn]
         yield from takewhile(lambda index: priorities[index] < level, range(turn))
-        equals = takewhile(lambda index: priorities[index] == level, range(turn, len(priorities)))
+        neighbours = takewhile(lambda index: priorities[index] == level, range(turn, len(priorities)))
         last = turn
-        for last in equals:
+        for last in neighbours:
             yield last
         yield from takewhile(lambda index: priorities[index] == level, range(priorities.index(level), turn))
         yield from range(last + 1, len(priorities))
@@ -149,7 +149,7 @@ class NonPersistentTopic(Topic[NonPersistentSubscription]):
         self.last_active_ms = self.scheduler.time_ms
 
     async def create_initial_subscription(self, name: str) -> None:
-        """Do nothing: unused subscriptions keep nothing."""
+        """Do nothing: a subscription without consumers would keep no messages."""
 
     async def check_backlog(self) -> None:
         """Do nothing: there is no backlog."""

@@ -143,13 +143,16 @@ class PersistentTopic(StoredTopic[Subscription]):
         return subscription
 
     def _find_start(self, command: CommandSubscribe) -> int:
-        """Return a new subscription's start index; for a reader its start message's, which clients skip."""
-        start = command.start_message_id
+        """Return the index at which a new subscription begins.
+
+        A reader begins at its start message, which the client skips.
+        """
+        start_id = command.start_message_id
         if not command.durable and command.HasField("start_message_id"):
-            ledger, entry = signed(start.ledgerId), signed(start.entryId)
-            previous = entry - 1 if ledger >= 0 and entry >= 0 else entry
-            if (ledger, previous) <= self.log.position_before(self.log.end):
-                return self.locate(start)  # a message further on, such as `latest`, does not count
+            ledger, entry = signed(start_id.ledgerId), signed(start_id.entryId)
+            previous_entry = entry - 1 if ledger >= 0 and entry >= 0 else entry
+            if (ledger, previous_entry) <= self.log.position_before(self.log.end):
+                return self.locate(start_id)  # a message beyond the end, such as `latest`, does not count
         if command.initialPosition == CommandSubscribe.Earliest:
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
         return self.log.end

@@ -35,7 +35,7 @@ class StoredTopic(Topic[S]):
         if not self.terminated:
             self.log.open_ledger(self.scheduler.time_ms)
         self.hides_end = self.terminated and not self.log.end
-        """Whether no consumer is told of the end: the topic was terminated without messages, then loaded."""
+        """Whether consumers are not told of the end, as the topic was terminated when empty, then loaded."""
         self._sequence_table = f"sequences/{self.log.number}"
         sequences = self.journal.table(self._sequence_table)
         self._sequences: dict[str, int] = {name: row["last"] for name, row in sequences.items()}
@@ -166,7 +166,10 @@ class StoredTopic(Topic[S]):
             self.save()
 
     def on_mark_moved(self, former: int, mark: int) -> None:
-        """Trim the log if a durable subscription's last entry was in the first ledger, and no longer is."""
+        """Trim the log if a durable subscription's last acknowledged entry has left the first ledger.
+
+        `former` is the mark before the move.
+        """
         if len(self.log.ledgers) > 1 and former <= self.log.ledgers[1].first < mark:
             self.trim()
 
@@ -243,10 +246,7 @@ class StoredTopic(Topic[S]):
         return first + last_older + 1
 
     async def read_last_entry(self) -> Entry | None:
-        """Return the last entry before an open transaction that is no marker, and not aborted.
-
-        None if there is none.
-        """
+        """Return the last readable entry that is neither a marker nor aborted; None if there is none."""
         index = self.readable_end
         while index > self.log.first:
             index -= 1

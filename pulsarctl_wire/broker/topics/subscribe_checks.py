@@ -65,20 +65,20 @@ def _check_rate(topic: Topic[Any], connection: Connection, command: CommandSubsc
 
 def _check_matches(consumer: Consumer, other: Consumer) -> None:
     """Raise Refused if a consumer's type or modes differ from those of another one of the subscription."""
-    joining, present = consumer.key_shared, other.key_shared
+    new_meta, active_meta = consumer.key_shared, other.key_shared
     if consumer.kind != other.kind:
         kinds = [CommandSubscribe.SubType.Name(member.kind) for member in (other, consumer)]  # type: ignore[arg-type]
         text = "subscription type of '{}' is different than the connecting consumer's type '{}'"
         text = text.format(*kinds)
     elif consumer.kind != KEY_SHARED:
         return
-    elif joining.keySharedMode != present.keySharedMode:
-        modes = [KeySharedMode.Name(meta.keySharedMode) for meta in (present, joining)]
+    elif new_meta.keySharedMode != active_meta.keySharedMode:
+        modes = [KeySharedMode.Name(meta.keySharedMode) for meta in (active_meta, new_meta)]
         text = "subscription key_shared mode of '{}' is different than the connecting consumer's"
         text = f"{text} key_shared mode '{{}}'".format(*modes)
-    elif joining.allowOutOfOrderDelivery == present.allowOutOfOrderDelivery:
+    elif new_meta.allowOutOfOrderDelivery == active_meta.allowOutOfOrderDelivery:
         return
-    elif present.allowOutOfOrderDelivery:
+    elif active_meta.allowOutOfOrderDelivery:
         text = "subscription allows out of order delivery while the connecting consumer does not allow it"
     else:
         text = "subscription does not allow out of order delivery while the connecting consumer allows it"
@@ -86,7 +86,7 @@ def _check_matches(consumer: Consumer, other: Consumer) -> None:
 
 
 async def check_can_join(subscription: BaseSubscription, topic: Topic[Any], consumer: Consumer) -> None:
-    """Raise Refused if a consumer cannot join; first waits for an Exclusive consumer's sign of life."""
+    """Raise Refused if a consumer cannot join; first probe the connection of an Exclusive consumer."""
     if subscription.consumers:
         _check_matches(consumer, subscription.consumers[0])
     if subscription.consumers and subscription.kind == EXCLUSIVE:

@@ -50,7 +50,7 @@ class Subscription(Source):
         """Messages delivered and not acknowledged."""
         self._max_total_unacked = 0  # deliveries stop at this many; 0: never
         self.seeks = 0
-        """Number of SEEKs so far: one that takes time sees by it whether a later one has come."""
+        """Number of SEEKs so far, by which a slow SEEK can tell whether a later one has come."""
 
     @property
     def full_name(self) -> str:
@@ -121,7 +121,7 @@ class Subscription(Source):
             self.topic.on_consumer_left(self)
 
     def _keep_counters(self, consumer: Consumer) -> None:
-        """Add the counters of a consumer that leaves."""
+        """Add the counters of a consumer that leaves to those of the subscription."""
         self.past_messages_out += consumer.messages_out
         self.past_bytes_out += consumer.bytes_out
         for name in ("last_flow_ms", "last_sent_ms", "last_acked_ms"):
@@ -328,7 +328,7 @@ class Subscription(Source):
         self.skip_before(index)
 
     def skip_before(self, index: int) -> None:
-        """Acknowledge every entry before an index, at whatever consumer it is pending."""
+        """Acknowledge every entry before an index, whichever consumer has it pending."""
         index = min(index, self.log.stored_end)
         if self.cursor.ack_before(index):
             self.last_moved_ms = self.scheduler.time_ms
@@ -340,7 +340,7 @@ class Subscription(Source):
     def _settle_skipped(self) -> None:
         """Settle the skipped entries that are pending, once a consumer can get another one.
 
-        Unlike Pulsar, their consumers do not count them as unacknowledged for ever: it may block them.
+        Pulsar counts them as unacknowledged for ever, which may block their consumers; this broker does not.
         """
         assert self.dispatcher is not None
         self._has_skipped = False
@@ -365,14 +365,17 @@ class Subscription(Source):
         return self.log.estimate_size_from(self.cursor.mark) if self.backlog else 0
 
     def set_properties(self, properties: dict[str, str]) -> None:
-        """Set its properties."""
+        """Set the subscription's properties."""
         self.cursor.properties = properties
         self.cursor.save()
 
     # -- resetting and deleting
 
     async def reset(self, index: int, open_mask: int = 0) -> None:
-        """Move the cursor to an index. Closes the consumers that receive messages, with CLOSE_CONSUMER."""
+        """Move the cursor to an index; of a batch there, only the messages in `open_mask` are open, if any.
+
+        Closes the consumers that receive messages, with CLOSE_CONSUMER.
+        """
         first = self.log.first
         if not self.reads_compacted or self.compaction.log is None:
             index = max(index, first)

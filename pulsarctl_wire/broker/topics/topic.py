@@ -150,7 +150,7 @@ class Topic(Generic[S]):
         self.journal: Journal = environment.journal
         self.policies = TopicPolicies(name, environment.namespaces, environment.settings)
         self.last_active_ms = self.scheduler.time_ms
-        self._limiter = Limiter(self.scheduler)
+        self._publish_limiter = Limiter(self.scheduler)
         self.subscribe_limiter = SubscribeLimiter(self.scheduler)
         self._rules: SendRules | None = None
         self._dispatch_rules: DispatchRules | None = None
@@ -250,7 +250,7 @@ class Topic(Generic[S]):
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
         """Count published messages; if they are too fast, pause reading from the producer's connection."""
         limits = (
-            (self._limiter, self.policies.get_publish_rate()),
+            (self._publish_limiter, self.policies.get_publish_rate()),
             (self.environment.publish_limiter, get_broker_rate(self.settings)),
         )
         for limiter, rate in limits:
@@ -268,8 +268,8 @@ class Topic(Generic[S]):
 
     def _add_schema(self, schema: WireSchema) -> StoredSchema:
         schemas, data = self.environment.schemas, from_wire(schema)
-        updates = self.policies.get("is_allow_auto_update_schema")
-        if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
+        policy = self.policies.get("is_allow_auto_update_schema")
+        if self.settings.isAllowAutoUpdateSchemaEnabled if policy is None else policy:
             return schemas.add(self.name, data, self.schema_strategy, self.scheduler.time_ms)
         if (stored := schemas.find(self.name, data)) is not None:
             return stored
@@ -284,9 +284,9 @@ class Topic(Generic[S]):
             raise SchemaRefused("incompatible", text).as_java_refusal()
 
     async def check_consumer_schema(self, schema: WireSchema) -> None:
-        """Raise Refused if consumers with this schema cannot read the topic; an unused topic gets it.
+        """Raise Refused if consumers with this schema cannot read the topic; register it on an unused topic.
 
-        Like Pulsar, this accepts a schema that is invalid in itself; the topic does not get it.
+        Like Pulsar, this accepts a schema that is invalid in itself, but does not register it.
         """
         if schema.type == WireSchema.AutoConsume:
             return
@@ -327,7 +327,7 @@ class Topic(Generic[S]):
             raise java_refusal("TopicTerminatedError", text, "TopicTerminatedException")
 
     async def _claim(self, producer: Producer, on_queued: Callable[[], None]) -> None:
-        """Give `producer` exclusive access."""
+        """Give `producer` exclusive access, perhaps after a wait. Raises Refused."""
         is_busy = self.exclusive is not None or bool(self.producers)
         if producer.mode == Exclusive and (self.exclusive is not None or self.waiting_producers):
             raise java_refusal("ProducerFenced", self._exclusive_text)
@@ -380,13 +380,13 @@ class Topic(Generic[S]):
             text = f"Topic '{self.name.full}' reached max same address producers limit"
             raise java_refusal("ProducerBusy", text)
         text = f"Producer with name '{producer.name}' is already connected to topic '{self.name.full}'"
-        name_taken = java_refusal("ProducerBusy", text, "NamingException")
+        refusal = java_refusal("ProducerBusy", text, "NamingException")
         while (other := self.producers.get(producer.name)) is not None:
             if producer.is_reconnect_of(other) or other.connection.closed:
                 other.closed = True  # though some of its SENDs may not be stored yet
                 break
             if other.connection is producer.connection or await other.connection.probe():
-                raise name_taken
+                raise refusal
         self.check_open()  # the topic may have been closed meanwhile
         self.producers[producer.name] = producer
 
@@ -414,7 +414,7 @@ class Topic(Generic[S]):
             turn.resolve(None)
 
     def migrate(self, url: str, url_tls: str) -> None:
-        """Close producers, as the topic has moved to another cluster; consumers once they are done."""
+        """Close producers now, consumers once their backlog is empty: the topic has moved to these URLs."""
         self.migrated = url, url_tls
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
@@ -453,7 +453,8 @@ class Topic(Generic[S]):
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
             producer.connection.close_producer(producer.id, **close_fields)
-        self._hand_over()  # in Pulsar, also of a closed topic, which then refuses it, and forgets all others
+        # as in Pulsar, even if closed: the next producer is then refused, and the others wait in vain
+        self._hand_over()
 
     def disconnect(self, **close_fields: Any) -> None:
         """Tell all clients to reconnect; the fields are those of CLOSE_PRODUCER and CLOSE_CONSUMER."""
