@@ -87,13 +87,13 @@ class PlayedConnection(Protocol):
 class Comparison:
     """The shared state of a replay's connections: frames that wait, and differences.
 
-    `sessions` are the connections by their recorded numbers; `remap` learns from the pairs. `answer_timeout`
-    is in seconds.
+    `connections` has the played connections by their recorded numbers; `remap` learns from the pairs.
+    `answer_timeout` is in seconds.
     """
 
     def __init__(
         self,
-        sessions: Mapping[int, PlayedConnection | None],
+        connections: Mapping[int, PlayedConnection | None],
         remap: Remap,
         answer_timeout: float,
         warn: Warnings,
@@ -107,36 +107,36 @@ class Comparison:
         self.as_recorded: set[Key] = set()  # streams of which recorded messages came again
         self.in_order: set[Key] = set()  # streams whose messages are matched by their order
         self.causes = Causes()
-        self._sessions = sessions
+        self._connections = connections
         self._numbers = count(1)
-        self._found: list[Difference] = []  # to be reported after the current step
+        self._new_differences: list[Difference] = []  # to be reported after the current step
         self._misses: Counter[Key] = Counter()  # frames that did not come in time, by kind
-        self._news: asyncio.Future[None] | None = None
+        self._notification: asyncio.Future[None] | None = None
 
     def take(self, key: Key, stream: Key | None, frame: Frame, recorded: bool) -> bool:
-        """Compare `frame` with its counterpart, or keep it until that comes; return whether it was there.
+        """Compare `frame` with its counterpart, and return True; if there is none yet, keep it, return False.
 
         `stream` is the stream of messages that a MESSAGE belongs to, else None.
         """
         counterpart = self.pairs.take(key, frame, recorded)
         if counterpart is None:
-            for side in (True, False):
-                self._count_unpaired(self.pairs.pop_excess(side), side)
+            for is_recorded in (True, False):
+                self._count_unpaired(self.pairs.pop_excess(is_recorded), is_recorded)
             return False
         old, new = (frame, counterpart) if recorded else (counterpart, frame)
-        in_order = stream in self.in_order
-        self.remap.learn(old, new, stream if in_order else None)
-        if stream is not None and not in_order:
+        is_in_order = stream in self.in_order
+        self.remap.learn(old, new, stream if is_in_order else None)
+        if stream is not None and not is_in_order:
             self.as_recorded.add(stream)
         self.totals.exchanges += 1
         fields = differences(old, new, self.remap)
-        session = self._sessions.get(old.connection.index)
+        connection = self._connections.get(old.connection.index)
         if fields:
             self.add_difference(Difference("differs", old.connection.index, old, new, fields))
-            if session is not None:
-                session.has_strayed = "command" in fields
-        if session is not None and "command" not in fields:
-            self.causes.resolve(session.log.find_dependents(old))
+            if connection is not None:
+                connection.has_strayed = "command" in fields
+        if connection is not None and "command" not in fields:
+            self.causes.resolve(connection.log.find_dependents(old))
         return True
 
     def report_unpaired(self, test: Callable[[Key], bool]) -> None:
@@ -162,22 +162,22 @@ class Comparison:
     def add_difference(self, difference: Difference) -> None:
         """Count a difference; it is reported after the current step."""
         number = next(self._numbers)
-        session = self._sessions.get(difference.connection)
-        about, needs = ([], []) if session is None else session.find_keys(difference)
-        cause = self.causes.find_cause(about)
+        connection = self._connections.get(difference.connection)
+        subjects, dependents = ([], []) if connection is None else connection.find_keys(difference)
+        cause = self.causes.find_cause(subjects)
         if cause is not None:
             self.totals.consequences += 1
         elif difference.kind == "missing":
             self.totals.unanswered += 1
         else:
             self.totals.differ += 1
-        self.causes.fail(needs, cause or number)
-        self._found.append(difference._replace(number=number, cause=cause))
+        self.causes.fail(dependents, cause or number)
+        self._new_differences.append(difference._replace(number=number, cause=cause))
 
     def notify(self) -> None:
         """Make `wait_for_counterpart` check again, after a frame was received."""
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._notification is not None and not self._notification.done():
+            self._notification.set_result(None)
 
     def timeout(self, kind: Key) -> float:
         """Return how long to wait for a frame of this kind, in seconds."""
@@ -194,8 +194,10 @@ class Comparison:
             remaining = due - loop.time()
             if remaining <= 0 or closed.done():
                 break
-            self._news = loop.create_future()
-            await asyncio.wait([self._news, closed], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            self._notification = loop.create_future()
+            await asyncio.wait(
+                [self._notification, closed], timeout=remaining, return_when=asyncio.FIRST_COMPLETED
+            )
         else:
             return True
         self._misses[kind] += 1
@@ -209,5 +211,5 @@ class Comparison:
 
     def take_differences(self) -> list[Difference]:
         """Remove and return the differences since the last call."""
-        differences, self._found = self._found, []
+        differences, self._new_differences = self._new_differences, []
         return differences

@@ -33,18 +33,21 @@ _IGNORED: Final = frozenset(
     }
 )
 _SCHEMA_NAME: Final = "pulsar.proto.Schema.name"  # the broker derives it from the topic's name
-_HIGHEST: Final = "highest_sequence_id"  # without a batch brokers may send either 0 or -1
-_PLACE: Final = frozenset({"ledgerId", "entryId"})
+_HIGHEST_SEQUENCE: Final = "highest_sequence_id"  # without a batch brokers may send either 0 or -1
+_ID_PARTS: Final = frozenset({"ledgerId", "entryId"})  # of a message id
 _ERRORS: Final = ("error", "error_code")
 _TEXTS: Final = ("message", "error_message")
 _IN_ANY_ORDER: Final = frozenset({"topic", "topics", "new_topics", "deleted_topics"})
-_SHOWN: Final = 60  # bytes of a payload
+_SHOWN_BYTES: Final = 60  # of a payload
 
 Values = dict[str, Any]
 """A message's fields by name; those of nested messages as `outer.inner`."""
 
 Key = tuple[Any, ...]
-"""Identifies what a frame is about, or shares with its counterpart; the connection's number comes first."""
+"""Identifies what a frame is about, or what a frame and its counterpart have in common.
+
+The connection's number comes first, unless several connections may share the key.
+"""
 
 
 class Difference(NamedTuple):
@@ -104,7 +107,7 @@ def _flatten(message: Any, prefix: str, values: Values, defaults: Values) -> Non
     """Add the fields of `message` to `values`, and their defaults to `defaults`."""
     for field, value in message.ListFields():
         name = field.name
-        if name in _PLACE:
+        if name in _ID_PARTS:
             values[f"{prefix}{name}"] = "none" if to_signed(value) == -1 else "some"
         elif name in _IGNORED or field.full_name == _SCHEMA_NAME:
             continue
@@ -113,7 +116,7 @@ def _flatten(message: Any, prefix: str, values: Values, defaults: Values) -> Non
             values[prefix + name] = sorted(items, key=str) if name in _IN_ANY_ORDER else items
         elif field.message_type is not None:
             _flatten(value, f"{prefix}{name}.", values, defaults)
-        elif name != _HIGHEST or to_signed(value) > 0:
+        elif name != _HIGHEST_SEQUENCE or to_signed(value) > 0:
             values[prefix + name] = _convert(field, value)
             if name not in _ERRORS:
                 defaults[prefix + name] = _convert(field, field.default_value)
@@ -143,37 +146,37 @@ class Payload:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        text = as_text(self._data[:_SHOWN])
-        return f"{len(self._data)} bytes {text}{'…' if len(self._data) > _SHOWN else ''}"
+        text = as_text(self._data[:_SHOWN_BYTES])
+        return f"{len(self._data)} bytes {text}{'…' if len(self._data) > _SHOWN_BYTES else ''}"
 
 
 class Causes:
-    """Everything that is not as it was recorded, with the number of the difference that caused it."""
+    """What is not as it was recorded, each with the number of the difference that it follows from."""
 
     def __init__(self) -> None:
-        self._failed: dict[Key, int] = {}
+        self._cause_of: dict[Key, int] = {}
 
     def find_cause(self, keys: list[Key]) -> int | None:
         """Return the number of the difference that affects one of `keys`, or None."""
-        return next((self._failed[key] for key in keys if key in self._failed), None)
+        return next((self._cause_of[key] for key in keys if key in self._cause_of), None)
 
     def fail(self, keys: list[Key], number: int) -> None:
         """Record that further differences about `keys` follow from difference `number`."""
-        self._failed.update(dict.fromkeys(keys, number))
-        bound(self._failed, MAX_PENDING)
+        self._cause_of.update(dict.fromkeys(keys, number))
+        bound(self._cause_of, MAX_PENDING)
 
     def resolve(self, keys: list[Key]) -> None:
         """Record that `keys` are as recorded again: later differences about them have no cause."""
         for key in keys:
-            self._failed.pop(key, None)
+            self._cause_of.pop(key, None)
 
 
 class RequestLog:
-    """The requests of one connection's client, by the numbers of its recorded frames."""
+    """The requests of one connection's client, by their frame numbers in the recording."""
 
     def __init__(self, connection: int) -> None:
         self._connection = connection
-        self._requests: dict[int, tuple[int, Key | None]] = {}
+        self._requests: dict[int, tuple[int, Key | None]] = {}  # frame number -> command type, owner
 
     def add(self, frame: Frame) -> None:
         """Remember a frame that the client sent."""

@@ -22,10 +22,10 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.state import FIELDS, NO_REQUEST
 
-_BY_CLOCK: Final = {BaseCommand.PING, BaseCommand.AUTH_CHALLENGE}
+_UNCOMPARED_TYPES: Final = {BaseCommand.PING, BaseCommand.AUTH_CHALLENGE}  # sent at the broker's own times
 _RECEIPTS: Final = {BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR}
-_ANSWERED: Final = {*REQUESTS, BaseCommand.SEND, BaseCommand.PING}
-_OWNERS: Final = ("consumer_id", "producer_id", "watcher_id", "resource_id", "session_id", "watch_id")
+_REQUEST_TYPES: Final = {*REQUESTS, BaseCommand.SEND, BaseCommand.PING}
+_OWNER_FIELDS: Final = ("consumer_id", "producer_id", "watcher_id", "resource_id", "session_id", "watch_id")
 
 
 class Player:
@@ -42,14 +42,14 @@ class Player:
         self._credentials = connect.body.auth_data
         self._is_redacted = is_redacted(self._credentials)
         connection = Connection(self.index)
-        self._sending = FrameStream(connection, True)
+        self._frame_stream = FrameStream(connection, True)
         knowledge = Knowledge(join_chunks=False, schemas=False)
-        self._session = ExchangeState(connection, knowledge, (self._sending,))
+        self._session = ExchangeState(connection, knowledge, (self._frame_stream,))
         self.log = RequestLog(self.index)
         self.has_strayed = False  # whether the latest difference was in the command
-        self._sent: dict[int, int] = {}  # number of a request in the replay -> in the recording
+        self._recorded_numbers: dict[int, int] = {}  # number of a request in the replay -> in the recording
         self._streams: dict[int, Key] = {}  # consumer id -> key of the stream that its messages belong to
-        self._lost = False  # the connection ended earlier than the recorded one
+        self._has_ended_early = False  # whether the connection ended earlier than the recorded one
         method = as_text(connect.body.auth_method_name)
         self._auth = Auth(method, lambda: self._credentials) if method and not self._is_redacted else Auth()
 
@@ -81,28 +81,28 @@ class Player:
         if frame.type in (BaseCommand.PONG, BaseCommand.AUTH_RESPONSE):
             return
         if frame.type == BaseCommand.SUBSCRIBE and body is not None:
-            self._subscribe(body)
+            self._add_stream(body)
         self.log.add(frame)
-        owner = self._find_stream(frame)
-        owner = owner if owner in self._comparison.in_order else None
-        connects = frame.type == BaseCommand.CONNECT and body is not None
-        data = self._connect(frame) if connects else self._remap.make_outgoing(frame, owner)
+        stream = self._find_stream(frame)
+        stream = stream if stream in self._comparison.in_order else None
+        is_connect = frame.type == BaseCommand.CONNECT and body is not None
+        data = self._make_connect(frame) if is_connect else self._remap.make_outgoing(frame, stream)
         try:
             self.link.send(data)
         except LinkClosed:
             self._comparison.totals.unsent += 1
-            self._closed()
+            self._report_closed()
             return
         self._comparison.totals.sent += 1
-        events = self._sending.feed(data)
+        events = self._frame_stream.feed(data)
         self._session.track(events)
         for event in events:
-            if isinstance(event, Frame) and frame.type in _ANSWERED:
-                self._sent[event.number] = frame.number
-                bound(self._sent, MAX_PENDING)
+            if isinstance(event, Frame) and frame.type in _REQUEST_TYPES:
+                self._recorded_numbers[event.number] = frame.number
+                bound(self._recorded_numbers, MAX_PENDING)
         await self._drain()
 
-    def _subscribe(self, body: Any) -> None:
+    def _add_stream(self, body: Any) -> None:
         """Remember the stream of a consumer's messages; the consumers of a Shared subscription share one."""
         shared = body.subType == CommandSubscribe.Shared
         topic, name = full_topic(body.topic), as_text(body.subscription)
@@ -118,7 +118,7 @@ class Player:
         consumer: int = frame.body.consumer_id
         return self._streams.get(consumer, (self.index, "consumer", consumer))
 
-    def _connect(self, frame: Frame) -> bytes:
+    def _make_connect(self, frame: Frame) -> bytes:
         """Return CONNECT with our credentials, if there are any, and without proxy_to_broker_url."""
         base = BaseCommand()
         base.CopyFrom(frame.base)  # type: ignore[arg-type]
@@ -136,16 +136,16 @@ class Player:
         task = asyncio.ensure_future(self.link.drain())
         try:
             # not wait_for: before Python 3.12 it may ignore its own cancellation
-            _, is_late = await asyncio.wait([task], timeout=seconds)
+            _, pending = await asyncio.wait([task], timeout=seconds)
         finally:
             task.cancel()
-        if is_late:
+        if pending:
             self.link.drop(f"the broker read nothing for {seconds:g} s")
 
-    def _closed(self) -> None:
+    def _report_closed(self) -> None:
         """Report once that the connection has ended, while the recorded one went on."""
-        if not self._lost:
-            self._lost = True
+        if not self._has_ended_early:
+            self._has_ended_early = True
             self._comparison.add_difference(
                 Difference("closed", self.index, text=str(self.link.protocol.end_error))
             )
@@ -156,13 +156,13 @@ class Player:
         """Return what a difference is about, and what cannot be as recorded because of it."""
         recorded, replayed = difference.recorded, difference.replayed
         if recorded is not None:
-            fails = difference.kind != "differs" or "command" in difference.fields
+            is_absent = difference.kind != "differs" or "command" in difference.fields
             return self.log.find_subjects(recorded, recorded.request), self.log.find_dependents(
                 recorded
-            ) if fails else []
+            ) if is_absent else []
         if replayed is not None:
-            about = self.log.find_subjects(replayed, self._sent.get(replayed.request or 0))
-            return about, self.log.find_dependents(replayed) if difference.kind == "closed" else []
+            subjects = self.log.find_subjects(replayed, self._recorded_numbers.get(replayed.request or 0))
+            return subjects, self.log.find_dependents(replayed) if difference.kind == "closed" else []
         return [(self.index,)], [(self.index,)]
 
     def note_damage(self, event: Event) -> None:
@@ -181,10 +181,10 @@ class Player:
     async def expect(self, frame: Frame) -> None:
         """Wait for the counterpart of a recorded frame of the broker, if it has to have one."""
         comparison = self._comparison
-        paired = frame.type in _RECEIPTS or "request_id" in FIELDS.get(frame.type, ())
-        if self.index in comparison.lossy and paired and frame.request is None:
+        is_answer = frame.type in _RECEIPTS or "request_id" in FIELDS.get(frame.type, ())
+        if self.index in comparison.lossy and is_answer and frame.request is None:
             return  # its request may be in the missing part
-        if frame.type in _BY_CLOCK or frame.body is None:
+        if frame.type in _UNCOMPARED_TYPES or frame.body is None:
             return
         stream = self._find_stream(frame) if frame.type == BaseCommand.MESSAGE else None
         key = self._key(frame, frame.request, stream, recorded=True)
@@ -193,7 +193,7 @@ class Player:
         if await comparison.wait_for_counterpart(key, self._kind(frame, stream), frame, self.link.closed):
             return
         if self.link.closed.done():
-            self._closed()
+            self._report_closed()
         elif stream is not None and self._is_foreign(stream, frame):
             self._match_by_order(stream)
 
@@ -204,15 +204,16 @@ class Player:
         if event.type == BaseCommand.CONNECTED:
             self._session.apply_limit(event)
         self._session.track([event])
-        if event.type in _BY_CLOCK or event.body is None:
+        if event.type in _UNCOMPARED_TYPES or event.body is None:
             return
-        request = None if event.request is None else self._sent.get(event.request)
+        request = None if event.request is None else self._recorded_numbers.get(event.request)
         stream = self._find_stream(event) if event.type == BaseCommand.MESSAGE else None
         key = self._key(event, request, stream, recorded=False)
         self._comparison.take(key, stream, event, recorded=False)
         self._comparison.notify()
 
     def _key(self, frame: Frame, request: int | None, stream: Key | None, *, recorded: bool) -> Key:
+        """Return the key that a frame shares with its counterpart; `request` is a number in the recording."""
         body = frame.body
         if frame.type == BaseCommand.CONNECTED or (
             frame.type == BaseCommand.ERROR and body.request_id == NO_REQUEST
@@ -224,7 +225,7 @@ class Player:
             in_order = stream in self._comparison.in_order
             return stream if in_order else (*stream, self._remap.identify(frame, recorded))
         fields = FIELDS.get(frame.type, frozenset())
-        return self.index, frame.type, *(getattr(body, name) for name in _OWNERS if name in fields)
+        return self.index, frame.type, *(getattr(body, name) for name in _OWNER_FIELDS if name in fields)
 
     def _kind(self, frame: Frame, stream: Key | None) -> Key:
         """Return the key of all frames that share a timeout (see `Comparison.timeout`)."""
@@ -253,7 +254,7 @@ class Player:
     async def end(self, by_broker: bool) -> None:
         """End as the recorded connection did: if the broker closed that one, wait for it to close this one.
 
-        Do not wait if its last answer was another command: then it has no reason to close.
+        Do not wait if the latest difference was in the command: then the broker has no reason to close.
         """
         if by_broker and not self.has_strayed and not self.link.closed.done():
             await asyncio.wait([self.link.closed], timeout=self._comparison.answer_timeout)

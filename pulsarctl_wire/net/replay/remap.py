@@ -25,9 +25,9 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageIdData, Messag
 from pulsarctl_wire.wire.session.knowledge import bound
 
 MAX_KNOWN: Final = 500_000
-"""Maximum message ids remembered, and maximum of all other values; beyond it the older half is forgotten."""
+"""The most message ids that are remembered, and the most other values; then the older half is forgotten."""
 
-_NO_PLACE: Final = 2**63 - 1
+_LATEST: Final = 2**63 - 1
 """Ledger and entry of Pulsar's latest position; the earliest is even larger, as both are unsigned."""
 
 _SYSTEM: Final = "pulsar/system"
@@ -41,17 +41,19 @@ _TOPICS: Final = frozenset(
 )
 _SUBSCRIPTIONS: Final = frozenset({"subscription", "initial_subscription_name"})
 _PRODUCERS: Final = frozenset({"producer_name", "producerName"})
-_REGEX: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|[^]\\])*\]?|.", re.DOTALL)
+_PATTERN_PIECE: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|[^]\\])*\]?|.", re.DOTALL)
 """A piece of a regular expression: quoted text, an escaped character, a character class, any character."""
 
-_ANSWERED_VERSIONS: Final = {
+_VERSION_ANSWERS: Final = {
     NUMBERS[name] for name in ("PRODUCER_SUCCESS", "GET_OR_CREATE_SCHEMA_RESPONSE", "GET_SCHEMA_RESPONSE")
 }
-_IDS: Final = {
+_ID_FIELDS: Final = {
     NUMBERS["SEND_RECEIPT"]: ("message_id",),
     NUMBERS["MESSAGE"]: ("message_id",),
     NUMBERS["GET_LAST_MESSAGE_ID_RESPONSE"]: ("last_message_id", "consumer_mark_delete_position"),
 }
+"""Type of an answer -> its fields that are message ids."""
+
 _NEW_TXN_RESPONSE: Final = NUMBERS["NEW_TXN_RESPONSE"]
 
 
@@ -95,23 +97,24 @@ class Names:
         """Return the new name of a topic; `name` itself if it does not change."""
         full_name = full_topic(name)
         base = without_partition(full_name)
-        rename = self._topics.get(base)
-        if rename is not None:
+        new_name = self._topics.get(base)
+        if new_name is not None:
             self.unused.pop(self._rule_of[base], None)
         else:
             namespace = namespace_of(base)
-            moved = self.rename_namespace(namespace)
-            rename = base if moved == namespace else base.replace(f"://{namespace}/", f"://{moved}/", 1)
+            new_namespace = self.rename_namespace(namespace)
+            is_moved = new_namespace != namespace
+            new_name = base.replace(f"://{namespace}/", f"://{new_namespace}/", 1) if is_moved else base
         if namespace_of(base) != _SYSTEM:
-            rename += self._suffix
-        return name if rename == base else rename + full_name[len(base) :]
+            new_name += self._suffix
+        return name if new_name == base else new_name + full_name[len(base) :]
 
     def rename_namespace(self, name: str) -> str:
         """Return the new name of a namespace."""
-        moved = self._namespaces.get(name, name)
-        if moved is not name:
+        new_name = self._namespaces.get(name, name)
+        if new_name is not name:
             self.unused.pop(name, None)
-        return moved
+        return new_name
 
     def rename_subscription(self, name: str) -> str:
         """Return the new name of a subscription."""
@@ -138,7 +141,7 @@ def _split_branches(pattern: str) -> list[str]:
     """Return the alternatives of a regular expression: the parts between each `|` outside of parentheses."""
     branches = []
     start = depth = 0
-    for piece in _REGEX.finditer(pattern):
+    for piece in _PATTERN_PIECE.finditer(pattern):
         depth += (piece[0] == "(") - (piece[0] == ")")
         if piece[0] == "|" and depth == 0:
             branches.append(pattern[start : piece.start()])
@@ -164,7 +167,7 @@ def _is_in_transaction(message: Any) -> bool:
 
 
 class Remap:
-    """Translates recorded commands for the replay; see above.
+    """Translates recorded commands for the replay, as the module says.
 
     `unknown_ids` counts untranslated message ids, `left_out` removed credentials of clients behind a proxy.
     """
@@ -188,16 +191,16 @@ class Remap:
         assigned: str = self._assigned.get(("producer", name), name)
         return assigned
 
-    def make_outgoing(self, frame: Frame, owner: tuple[Any, ...] | None = None) -> bytes:
+    def make_outgoing(self, frame: Frame, stream: tuple[Any, ...] | None = None) -> bytes:
         """Return the bytes to send for a recorded frame of a client.
 
-        Translations of message ids for `owner` take precedence (see `learn`).
+        Message ids that were learnt for `stream` alone take precedence (see `learn`).
         """
         if frame.body is None:
             return frame.raw
         base = BaseCommand()
         base.CopyFrom(frame.base)  # type: ignore[arg-type]
-        self._translate(getattr(base, BODIES[frame.type]), frame.topic, owner, count=True)
+        self._translate(getattr(base, BODIES[frame.type]), frame.topic, stream, is_counted=True)
         if frame.metadata is not None and frame.checksum != "invalid":
             metadata = self.translate(frame.metadata, frame)
             is_complete = base.IsInitialized() and metadata.IsInitialized()
@@ -215,15 +218,15 @@ class Remap:
         return copy
 
     def _translate(
-        self, message: Any, topic: str | None, owner: tuple[Any, ...] | None, *, count: bool = False
+        self, message: Any, topic: str | None, stream: tuple[Any, ...] | None, *, is_counted: bool = False
     ) -> None:
         for field, value in message.ListFields():
             name = field.name
             if field.message_type is not None:
                 for part in value if field.is_repeated else (value,):
                     if isinstance(part, MessageIdData):
-                        self._translate_id(part, owner, count)
-                    self._translate(part, topic, owner, count=count)
+                        self._translate_id(part, stream, is_counted)
+                    self._translate(part, topic, stream, is_counted=is_counted)
             elif name in self._texts:
                 self._rename_text(message, name, value, self._texts[name])
             elif name == "schema_version":
@@ -234,9 +237,9 @@ class Remap:
                 message.ClearField(METHODS[name])
                 self.left_out += name == "original_auth_data"
         if _is_in_transaction(message):
-            place = message.txnid_most_bits, message.txnid_least_bits
-            assigned = self._assigned.get(("txn", *place), place)
-            if assigned != place:
+            recorded_id = message.txnid_most_bits, message.txnid_least_bits
+            assigned = self._assigned.get(("txn", *recorded_id), recorded_id)
+            if assigned != recorded_id:
                 message.txnid_most_bits, message.txnid_least_bits = assigned
 
     @staticmethod
@@ -247,31 +250,31 @@ class Remap:
         elif not isinstance(value, (bytes, int)):
             value[:] = [rename(text) if isinstance(text, str) else text for text in value]
 
-    def _translate_id(self, place: Any, owner: tuple[Any, ...] | None, count: bool) -> None:
-        """Translate a message id in place."""
-        key = place.ledgerId, place.entryId
-        if max(key) >= _NO_PLACE:
+    def _translate_id(self, message_id: Any, stream: tuple[Any, ...] | None, is_counted: bool) -> None:
+        """Change a message id to its translation; if it has none, count it if `is_counted`."""
+        key = message_id.ledgerId, message_id.entryId
+        if max(key) >= _LATEST:
             return
-        new_id = (self._ids.get((*owner, *key)) if owner is not None else None) or self._ids.get(key)
+        new_id = (self._ids.get((*stream, *key)) if stream is not None else None) or self._ids.get(key)
         if new_id is not None:
-            place.ledgerId, place.entryId = new_id
-        elif count:
+            message_id.ledgerId, message_id.entryId = new_id
+        elif is_counted:
             self.unknown_ids += 1
 
-    def learn(self, recorded: Frame, replayed: Frame, owner: tuple[Any, ...] | None = None) -> None:
+    def learn(self, recorded: Frame, replayed: Frame, stream: tuple[Any, ...] | None = None) -> None:
         """Learn the values that the broker assigns now in place of the recorded ones.
 
-        With an `owner`, the two are different messages at one place of its stream; the id is for it only.
+        With a `stream`, the two are different messages at one place in it; the translation is for it only.
         """
         if recorded.type != replayed.type or recorded.body is None or replayed.body is None:
             return
         old, new = recorded.body, replayed.body
-        for name in _IDS.get(recorded.type, ()):
-            self._learn_id(getattr(old, name), getattr(new, name), owner or ())
+        for name in _ID_FIELDS.get(recorded.type, ()):
+            self._learn_id(getattr(old, name), getattr(new, name), stream or ())
         if recorded.type == _NEW_TXN_RESPONSE:
             key = "txn", old.txnid_most_bits, old.txnid_least_bits
             self._assigned[key] = new.txnid_most_bits, new.txnid_least_bits
-        elif recorded.type in _ANSWERED_VERSIONS:
+        elif recorded.type in _VERSION_ANSWERS:
             if old.schema_version and new.schema_version:
                 self._assigned["version", without_partition(recorded.topic or ""), old.schema_version] = (
                     new.schema_version
@@ -281,14 +284,14 @@ class Remap:
         bound(self._assigned, MAX_KNOWN)
         bound(self._ids, MAX_KNOWN)
 
-    def has_id(self, place: MessageIdData) -> bool:
+    def has_id(self, message_id: MessageIdData) -> bool:
         """Return whether the translation of a recorded message id is known."""
-        return (place.ledgerId, place.entryId) in self._ids
+        return (message_id.ledgerId, message_id.entryId) in self._ids
 
-    def _learn_id(self, old: Any, new: Any, owner: tuple[Any, ...]) -> None:
+    def _learn_id(self, old: Any, new: Any, stream: tuple[Any, ...]) -> None:
         key = old.ledgerId, old.entryId
-        if max(*key, new.ledgerId, new.entryId) < _NO_PLACE:
-            self._ids.setdefault((*owner, *key), (new.ledgerId, new.entryId))
+        if max(*key, new.ledgerId, new.entryId) < _LATEST:
+            self._ids.setdefault((*stream, *key), (new.ledgerId, new.entryId))
 
     def identify(self, frame: Frame, recorded: bool) -> tuple[str | bytes, int, int] | None:
         """Return what identifies a MESSAGE: producer (by its name in the replay), sequence id and chunk."""

@@ -2,7 +2,7 @@
 
 A replay walks once over the recording, through all connections in the order of capture. For each recorded
 connection there is a new one (`Player`). A frame of the client is sent on it, translated for this broker
-(`net.remap`). For a frame of the broker, the replay waits for its counterpart: so nothing is sent before the
+(`remap.py`). For a frame of the broker, the replay waits for its counterpart: so nothing is sent before the
 frames that it followed have come, not even those of other connections. A counterpart (`Pairs`) is
 
     an answer or receipt   what answers the same request
@@ -37,7 +37,7 @@ _SKIPPED: Final = "connections that are skipped"
 
 
 class ConnectionEnded(NamedTuple):
-    """A recorded connection ended: whether the broker closed it, and when (ns since the epoch)."""
+    """The end of a recorded connection: whether the broker closed it, and when (ns since the epoch)."""
 
     connection: Connection
     by_broker: bool
@@ -45,7 +45,7 @@ class ConnectionEnded(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """`speed` times as fast as recorded (0: as fast as answers allow); `answer_timeout` in seconds."""
+    """The pace, `speed` times the recorded one (0: as fast as answers allow); `answer_timeout` in seconds."""
 
     speed: float = 0.0
     answer_timeout: float = 30.0
@@ -72,20 +72,20 @@ class Replay:
         self._players: dict[int, Player | None] = {}
         self.comparison = Comparison(self._players, self.remap, self.options.answer_timeout, self.warn)
         self.totals = self.comparison.totals
-        self._clock = 0.0  # when the previous step was due, by the loop's clock
-        self._before: int | None = None  # when the previous step was recorded
+        self._last_due = 0.0  # when the previous step was due, by the loop's clock
+        self._last_time_ns: int | None = None  # when the previous step was recorded
 
     async def run(self, batches: AsyncIterable[Iterable[Event | ConnectionEnded]]) -> ReplayTotals:
         """Send the clients' frames and compare the answers; events come in batches, in order of capture.
 
         Raises Unreachable, RequestTimeout if a connection cannot be made; `totals` cover what was played.
         """
-        self._clock = asyncio.get_running_loop().time()
+        self._last_due = asyncio.get_running_loop().time()
         try:
             async for events in batches:
                 for event in events:
                     await self._step(event)
-                    self._report_found()
+                    self._report_differences()
             self._finish()
         except SessionError:
             self._finish()
@@ -104,9 +104,9 @@ class Replay:
             if player is not None:
                 player.link.observe = None
         self.comparison.report_unpaired(lambda key: True)
-        self._report_found()
+        self._report_differences()
 
-    def _report_found(self) -> None:
+    def _report_differences(self) -> None:
         for difference in self.comparison.take_differences():
             self.on_difference(difference)
 
@@ -130,32 +130,32 @@ class Replay:
             await player.play(event)
         else:
             await player.expect(event)
-            self._clock = max(due, asyncio.get_running_loop().time())
+            self._last_due = max(due, asyncio.get_running_loop().time())
 
     async def _pace(self, time_ns: int | None, *, wait: bool = True) -> float:
         """Return when the next step is due, by the loop's clock; with `wait`, wait until then."""
         speed = self.options.speed
         if speed and time_ns is not None:
-            if self._before is not None:
-                self._clock += max(0, time_ns - self._before) / 1e9 / speed
-            self._before = time_ns
-            seconds = self._clock - asyncio.get_running_loop().time()
+            if self._last_time_ns is not None:
+                self._last_due += max(0, time_ns - self._last_time_ns) / 1e9 / speed
+            self._last_time_ns = time_ns
+            seconds = self._last_due - asyncio.get_running_loop().time()
             if wait and seconds > 0:
                 await asyncio.sleep(seconds)
-        return self._clock
+        return self._last_due
 
-    async def _open(self, first: Event) -> "Player | None":
-        """Open the player of a connection that begins with `first`; if impossible, warn and return None."""
-        name = f"connection {first.connection.index}"
-        if not isinstance(first, Frame):
-            protocol = getattr(first, "protocol", "")
+    async def _open(self, event: Event) -> "Player | None":
+        """Open the player of a connection that begins with `event`; if impossible, warn, return None."""
+        name = f"connection {event.connection.index}"
+        if not isinstance(event, Frame):
+            protocol = getattr(event, "protocol", "")
             reason = f"it speaks {protocol}" if protocol else "its beginning is missing or damaged"
             self.warn(f"{name} is skipped: {reason}", _SKIPPED)
             return None
-        if first.type != _CONNECT or not first.to_broker or first.partial or first.body is None:
+        if event.type != _CONNECT or not event.to_broker or event.partial or event.body is None:
             self.warn(f"{name} is skipped: it does not begin with a whole CONNECT", _SKIPPED)
             return None
-        player = Player(self.comparison, self.settings, self.tap, first)
+        player = Player(self.comparison, self.settings, self.tap, event)
         await player.open()
         self.totals.connections += 1
         return player
