@@ -15,7 +15,7 @@ from pulsarctl_wire.pipeline.files.paths import absolute, is_uri
 
 
 def spark_uri(path: str) -> str:
-    """Return a path or URI for Spark, whose Hadoop calls s3 s3a, and has no escapes in URIs."""
+    """Return a path or URI for Spark's Hadoop: the scheme of S3 is s3a there, and URIs have no escapes."""
     place = absolute(path)
     return re.sub(r"^s3n?://", "s3a://", unquote(place)) if is_uri(place) else place
 
@@ -23,14 +23,14 @@ def spark_uri(path: str) -> str:
 def plain(schema: Any) -> Any:
     """Return an Arrow schema with texts instead of dictionaries, which Spark does not have."""
 
-    def of(type_: Any) -> Any:
+    def plain_type(type_: Any) -> Any:
         if pa.types.is_dictionary(type_):
             return type_.value_type
         if pa.types.is_struct(type_):
-            return pa.struct([(field.name, of(field.type)) for field in type_])
+            return pa.struct([(field.name, plain_type(field.type)) for field in type_])
         return type_
 
-    return pa.schema([(field.name, of(field.type)) for field in schema])
+    return pa.schema([(field.name, plain_type(field.type)) for field in schema])
 
 
 def spark_type(schema: Any) -> StructType:
@@ -48,7 +48,7 @@ def as_dict(row: Row) -> dict[str, Any]:
 
 
 def completed(table: DataFrame, schema: Any) -> DataFrame:
-    """`table` with all columns of `schema`, of the right types: missing ones are null. Others are kept.
+    """Return `table` with all columns of `schema`, of its types; missing ones are null. Others are kept.
 
     If the column `partial` is missing it is false: all frames count as whole.
     """

@@ -1,4 +1,4 @@
-"""Sessions on a server of Spark Connect, at a URL like sc://HOST:15002. There is no Java of ours then."""
+"""Sessions on a server of Spark Connect, at a URL like sc://HOST:15002. They need no Java here."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def is_connect(master: str) -> bool:
 def connect(url: str, conf: Mapping[str, str], package: Callable[[Path], Path]) -> "SparkSession":
     """Open a session on the server at `url`, with settings; `package` makes the file for its workers.
 
-    Raises MissingLibrary if pyspark lacks what it needs for that, OSError if the server is not there.
+    Raises MissingLibrary if libraries that pyspark needs for that are missing, OSError without a server.
     """
     require("grpc", "grpc_status")
     from pyspark.sql import SparkSession

@@ -103,7 +103,7 @@ class Captures(DataSource):
 class _File(InputPartition):
     """Row groups of a Parquet file at a path or URI.
 
-    With `inputs` it stands for the rows of these inputs, by number; if it `is_cut`, it has others as well.
+    With `inputs` (numbers), only the rows of these are meant; `is_cut`: the file has others as well.
     """
 
     path: str
@@ -128,7 +128,7 @@ class _Rows:
         return [_File(path, groups)] if groups else []
 
     def read(self, file: _File) -> Iterator[Any]:
-        """Arrow batches of the rows in a file."""
+        """Yield the rows in a file, as Arrow batches."""
         import pyarrow as pa
 
         from pulsarctl_wire.pipeline.files.paths import reason
@@ -160,7 +160,7 @@ class _Rows:
             yield from rows.select(self.columns).to_batches()
 
     def _range(self, file: _File) -> range:
-        """Find the rows of a merged file that are those of the inputs of a `_File`."""
+        """Return which rows of a merged file come from `file.inputs`."""
         import pyarrow.parquet as pq
 
         from pulsarctl_wire.pipeline.files.filesystems import filesystem
@@ -203,14 +203,14 @@ class _Rows:
 class _Reader(DataSourceReader):
     rows: _Rows
     captures: list[str]
-    made: dict[str, Any]
+    table_options: dict[str, Any]
 
     def partitions(self) -> list[_File]:
         """Return the row groups of the table."""
         from pulsarctl_wire.pipeline.cache import table_of
         from pulsarctl_wire.pipeline.storage.store import Store
 
-        table = Store(table_of(self.captures, _LOG.warning, **self.made))
+        table = Store(table_of(self.captures, _LOG.warning, **self.table_options))
         files = [file for _, path in table.rows(self.rows.kind) for file in self.rows.file(path)]
         return [replace(file, groups=[group]) for file in files for group in file.groups]
 
@@ -230,20 +230,20 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         self._rows = rows
         self._table = table
-        self._last: dict[str, Any] | None = None
-        Store(table).followed()  # or it is an error at once
+        self._final_offset: dict[str, Any] | None = None
+        Store(table).followed()  # raises now, rather than in the query, if it is no such table
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before all files."""
+        """Return the offset before all files."""
         return {"files": 0, "complete": False}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only what the table has now, from now on."""
-        self._last = self._now()
+        self._final_offset = self._now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """After the files that the table has now."""
-        now = self._last or self._now()
+        """Return the offset after the files that the table has now."""
+        now = self._final_offset or self._now()
         if now["files"] < start["files"] or (start["complete"] and now != start):
             raise CaptureError(f"{self._table}: goes on after its end, or is a new one: begin a new query")
         return now
@@ -264,10 +264,10 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for tries in range(3):
             parts: list[_File] = []
             try:
-                for has, path in Store(self._table).rows(self._rows.kind):
-                    if common := range(max(has.start, inputs.start), min(has.stop, inputs.stop)):
+                for numbers, path in Store(self._table).rows(self._rows.kind):
+                    if common := range(max(numbers.start, inputs.start), min(numbers.stop, inputs.stop)):
                         files = self._rows.file(path)
-                        parts += (replace(file, inputs=common, is_cut=common != has) for file in files)
+                        parts += (replace(file, inputs=common, is_cut=common != numbers) for file in files)
                 break
             except FileNotFoundError:  # it was merged with others meanwhile
                 if tries == 2:

@@ -31,9 +31,9 @@ _FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "fa
 
 
 def settings(found: Sequence[Found], master: str) -> dict[str, str]:
-    """Spark's settings for tables of this size; a server of Spark Connect takes only those of SQL."""
-    every = _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
-    return {name: value for name, value in every.items() if "sql" in name or not is_connect(master)}
+    """Return Spark's settings for tables of this size; a Spark Connect server takes only those of SQL."""
+    conf = _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
+    return {name: value for name, value in conf.items() if "sql" in name or not is_connect(master)}
 
 
 class SparkEngine(Engine):
@@ -55,8 +55,8 @@ class SparkEngine(Engine):
     def _open(self, found: Sequence[Found]) -> None:
         for name, schema in TABLES.items():
             parts = [self._part(part, schema) for part in parts_of(found, name)]
-            together = reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), parts)
-            together.createOrReplaceTempView(f"all_{name}")
+            table = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+            table.createOrReplaceTempView(f"all_{name}")
 
     def close(self) -> None:
         """Free what `keep` has stored."""
@@ -64,7 +64,7 @@ class SparkEngine(Engine):
             table.unpersist()
 
     def _part(self, part: Part, schema: Any) -> DataFrame:
-        files, taken = part
+        files, first_number = part
         if not files.paths:
             return self._spark.createDataFrame([], spark_type(schema))
         reader = self._spark.read
@@ -73,7 +73,7 @@ class SparkEngine(Engine):
         if not files.is_uniform:
             reader = reader.option("mergeSchema", "true")
         table = completed(reader.parquet(*map(spark_uri, files.paths)), schema)
-        return table.withColumn("connection", F.col("connection") + taken) if taken else table
+        return table.withColumn("connection", F.col("connection") + first_number) if first_number else table
 
     def _define(self, name: str, sql: str) -> None:
         self._spark.sql(sql).createOrReplaceTempView(name)
@@ -94,7 +94,7 @@ class SparkEngine(Engine):
 
     def _diagnose(self, name: str, sql: str) -> None:
         rows = self._spark.sql(sql).repartition("cluster").sortWithinPartitions(*ORDER.split(", "))
-        self._keep(name, rows.mapInArrow(_diagnosed, spark_type(FINDINGS)))
+        self._keep(name, rows.mapInArrow(_diagnose_batches, spark_type(FINDINGS)))
 
     def _run(self, sql: str) -> Answer:
         result = self._spark.sql(sql)
@@ -111,7 +111,7 @@ class SparkEngine(Engine):
         return self._spark.sql(sql).toArrow()
 
 
-def _diagnosed(batches: Iterable[Any]) -> Iterator[Any]:
+def _diagnose_batches(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield what the doctor finds in the rows of some clusters, as Arrow batches."""
     import pyarrow as pa
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _ROUNDS: Final = range(8, 1025)
 """How many splits a job may decode."""
-_FIRST: Final = 32
+_FIRST_ROUND: Final = 32
 _SHORT, _LONG = 10.0, 60.0  # seconds of a round
 _TASKS: Final = 32
 """How many tasks a job has at least, if it has so many calls."""
 _TASK_SIZE: Final = 4 * 1024 * 1024
 """Bytes of captures that are worth a task, which takes Spark some 20 ms."""
 _ROW: Final = pa.schema([("number", pa.int64()), ("outcome", pa.string())])
-_ERRORS: Final = {each.__name__: each for each in (CaptureError, OSError, ValueError)}
+_ERRORS: Final = {kind.__name__: kind for kind in (CaptureError, OSError, ValueError)}
 
 
 class SparkWorkers:
@@ -37,13 +37,14 @@ class SparkWorkers:
 
     def __init__(self, spark: "SparkSession") -> None:
         self._spark = spark
-        self._size = _FIRST
+        self._size = _FIRST_ROUND
         self._since = 0.0
 
     def room(self, waiting: int) -> int:
-        """Have two rounds decoded at a time, so that no core is idle between them.
+        """Return how many splits to submit next; `waiting` are submitted, and not done yet.
 
-        Rounds grow while they are short, and shrink if they are so long that nobody sees progress.
+        Two rounds are decoded at a time, so that no core is idle between them. Rounds grow while they are
+        short, and shrink if they are so long that nobody sees progress.
         """
         if waiting > self._size:
             return 0
@@ -57,12 +58,15 @@ class SparkWorkers:
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
     ) -> list[Future[Any]]:
-        """Call a picklable function with each of these arguments; its results are what JSON has."""
+        """Call a picklable function with each of these arguments; its results must be JSON values.
+
+        `size` is how many bytes of captures all calls together are about.
+        """
         futures: list[Future[Any]] = [Future() for _ in calls]
         tasks = min(len(calls), max(_TASKS, size // _TASK_SIZE))
-        # It is a daemon, since whoever is interrupted does not wait for a job.
+        # It is a daemon, so that a process that is interrupted does not wait for a job.
         threading.Thread(
-            target=self._job, args=(partial(_tasks, function, calls), tasks, futures), daemon=True
+            target=self._job, args=(partial(_run_task, function, calls), tasks, futures), daemon=True
         ).start()
         return futures
 
@@ -89,12 +93,12 @@ def _settle(future: Future[Any], outcome: Any) -> None:
         future.set_exception(_ERRORS[kind](*arguments))
 
 
-def _tasks(
+def _run_task(
     function: Callable[..., Any], calls: list[tuple[Any, ...]], batches: Iterator[Any]
 ) -> Iterator[Any]:
-    """Call the function with the arguments of some numbers, in a worker.
+    """Make the calls whose numbers are in `batches`, in a worker; yield their outcomes.
 
-    Errors are returned, as Spark would try again if they were raised.
+    Errors are outcomes, too: if they were raised, Spark would try again.
     """
     gc.set_threshold(100_000, 20, 100)  # frames come and go, and hold no cycles
     for batch in batches:

@@ -5,7 +5,8 @@
     foreachBatch        finishes the drafts, in one job, under names that are the same if a batch is repeated
 
 Spark's checkpoint holds the files that were added together with the resulting state. So whenever this is
-killed and started again, the rows are those of one pass. All of it is data: see pipeline/storage/saved.py.
+killed and started again, the rows are those of one pass. The checkpoint is plain data: see
+pipeline/storage/saved.py.
 """
 
 import json
@@ -183,9 +184,8 @@ class _Batches:
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
-                self.last.options = (
-                    self.settings.options
-                )  # directories may have been changed since the query began
+                # directories may have been changed since the query began
+                self.last.options = self.settings.options
                 store.save(self.last)
                 self.status.totals, self.status.files = self.last.totals, self.last.file
                 self.status.show(self.last.totals)
@@ -293,11 +293,11 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._clock = clock
         self._files: dict[str, _File] = {}  # captures or not, by their paths
-        self._before: dict[str, _File] = {}
+        self._previous_files: dict[str, _File] = {}
         self._final: set[str] | None = None  # `begin` of the files to finish with, complete or not
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before all files."""
+        """Return the offset before all files."""
         return {"files": 0, "taken": {}, "batch": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -312,18 +312,18 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset after the files of the next batch."""
         present = self._present()
         earlier = saved.check(start["taken"], _TAKEN, _CHECKPOINT)
-        taken = {identity: list(about) for identity, about in earlier.items() if identity in present}
+        taken = {identity: list(entry) for identity, entry in earlier.items() if identity in present}
         batch: list[list[Any]] = []
         by_name = {file.input.name: file for file in present.values()}
         for identity, (name, size) in earlier.items():
-            now = by_name.get(name)
-            if now is None or now.input.size <= size or not identity.startswith(now.begin):
+            file = by_name.get(name)
+            if file is None or file.input.size <= size or not identity.startswith(file.begin):
                 continue
-            if now.identity == identity or now.identity not in earlier:  # a short file has a new `mark` now
-                taken[now.identity] = [name, now.input.size]
-                grown = now.input.size - size
-                problem = f"has grown by {grown} bytes since it was added: they may be missing"
-                batch.append([now.input, None, problem])
+            if file.identity == identity or file.identity not in earlier:  # a short file gets another `mark`
+                taken[file.identity] = [name, file.input.size]
+                growth = file.input.size - size
+                problem = f"has grown by {growth} bytes since it was added: they may be missing"
+                batch.append([file.input, None, problem])
         files = list(present.values())
         for file in [file for file in self._complete(files) if file.identity not in taken][:_FILES]:
             taken[file.identity] = [file.input.name, file.input.size]
@@ -343,8 +343,8 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts: list[_Part] = []
         for problem, rows in groupby(batch, itemgetter(2)):
             inputs, times, _ = zip(*rows, strict=True)
-            alone = (Split(file, 0, input_) for file, input_ in enumerate(inputs))
-            splits = plan_all(inputs, self._settings.options.split_size) if problem is None else alone
+            single_splits = (Split(file, 0, input_) for file, input_ in enumerate(inputs))
+            splits = plan_all(inputs, self._settings.options.split_size) if problem is None else single_splits
             parts += [
                 _Part(split._replace(file=first + split.file), times[split.file : split.next_file], problem)
                 for split in splits
@@ -380,15 +380,15 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> list[_File]:
         """Return the files that exist now, in the order of their first packets."""
-        self._before, self._files = self._files, {}
+        self._previous_files, self._files = self._files, {}
         inputs: list[Input] = []
         with suppress(CaptureError):  # nothing there yet
-            inputs = list_inputs([self._directory], is_wanted=lambda file: self._seen(file).is_capture)
-        return sorted(map(self._seen, inputs), key=_begin)
+            inputs = list_inputs([self._directory], is_wanted=lambda file: self._file_of(file).is_capture)
+        return sorted(map(self._file_of, inputs), key=_sort_key)
 
-    def _seen(self, input_: Input) -> _File:
+    def _file_of(self, input_: Input) -> _File:
         """Return a file that exists now; it is opened only if it has changed."""
-        file = self._files.get(input_.path) or self._before.get(input_.path)
+        file = self._files.get(input_.path) or self._previous_files.get(input_.path)
         if file is None or file.input != input_:
             captured = is_capture(input_)
             file = _File(input_, captured, span(input_) if captured else None, self._clock())
@@ -412,27 +412,27 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_complete(self, file: _File, newest: _File) -> bool:
         """Return whether a file is no longer written to; `newest` begins last of its series."""
-        still = self._clock() - file.changed
-        if still < QUIET or file is newest or file.span is None or newest.span is None:
-            return still >= IDLE
+        idle_seconds = self._clock() - file.changed
+        if idle_seconds < QUIET or file is newest or file.span is None or newest.span is None:
+            return idle_seconds >= IDLE
         last = file.span.first if file.span.last is None else file.span.last
-        return newest.span.first >= last or still >= IDLE
+        return newest.span.first >= last or idle_seconds >= IDLE
 
 
 def _is_there(input_: Input, first_ns: int | None) -> bool:
-    """Return whether a file still begins at a time, if that is known."""
-    times = None if first_ns is None else span(input_)
-    return first_ns is None or (times is not None and times.first == first_ns)
+    """Return whether a file still begins at `first_ns`; True if that is None."""
+    file_span = None if first_ns is None else span(input_)
+    return first_ns is None or (file_span is not None and file_span.first == first_ns)
 
 
-def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
+def _sort_key(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
     """Return a key that sorts files by their first packets; those without packets come last, by name."""
     return file.span is None, file.span.first if file.span else 0, name_key(file.input.name)
 
 
 @dataclass
 class StitchProcessor(StatefulProcessor):
-    """Stitches splits; yields where it is written how to finish each, and finally the state."""
+    """Stitches splits; yields the `Place` of each, which says how to finish it, and last the progress."""
 
     settings: Settings
 

