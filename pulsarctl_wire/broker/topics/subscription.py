@@ -372,9 +372,9 @@ class Subscription(Source):
     # -- resetting and deleting
 
     async def reset(self, index: int, open_mask: int = 0) -> None:
-        """Move the cursor to an index; of a batch there, only the messages in `open_mask` are open, if any.
+        """Move the cursor to an index. Closes the consumers that receive messages, with CLOSE_CONSUMER.
 
-        Closes the consumers that receive messages, with CLOSE_CONSUMER.
+        `open_mask` has the messages that are open in the batch at the index; 0: all.
         """
         first = self.log.first
         if not self.reads_compacted or self.compaction.log is None:
