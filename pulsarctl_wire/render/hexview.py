@@ -11,7 +11,7 @@ from pulsarctl_wire.wire.framing.annotate import LabelledSpan, annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, mask_spans
 
 _SHOWN: Final = 256
-"""The first bytes of a part that are shown."""
+"""Maximum number of bytes of a part that are shown."""
 
 _WIDTH: Final = 16
 _VISIBLE: Final = bytes(byte if 32 <= byte < 127 else ord(".") for byte in range(256))

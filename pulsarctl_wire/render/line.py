@@ -77,7 +77,7 @@ _STYLES: Final = {
 }
 _PREVIEW: Final = 32  # characters of a text that are shown
 _MAX_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
-_BYTES: Final = 16  # shown of a malformed stretch
+_MAX_MALFORMED: Final = 16  # bytes shown of a malformed stretch
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MAX_COMMANDS: Final = 1_000  # cached, including unknown ones
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
@@ -129,8 +129,8 @@ class Clock:
 class LineRenderer:
     """A renderer of events as lines, without the line end.
 
-    `notes` returns a frame's notes, by default those without opening its entry. `open_entry` opens encrypted
-    entries.
+    `notes` returns a frame's notes, by default without those about the contents of its entry.
+    `open_entry` opens encrypted entries.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class LineRenderer:
         self._clock = clock or Clock()
         self._show_secrets = show_secrets
         self._field_formats: dict[FieldDescriptor, FieldFormat] = {}
-        # `min`: each word of an ack_set is "~", of which one is shown
+        # each word of an ack_set becomes "~"; `min` leaves one of these
         self._ids = Plan(min).fill(MessageIdData.DESCRIPTOR, _step_of_id)
         self._plans = command_plans(lambda message: Plan(_join).fill(message, self._step))
         self._metadata = Plan(_join).fill(MessageMetadata.DESCRIPTOR, _step_of_metadata)
@@ -184,14 +184,14 @@ class LineRenderer:
         if not is_fast:
             entry = self._open_encrypted(event)
             self._add_slow(event, parts, entry)
-        problem = len(parts) if event.checksum == "invalid" else None  # the first part that tells of one
+        problem_at = len(parts) if event.checksum == "invalid" else None  # the first part about a problem
         size, checksum = len(event.raw), self._checksums[event.checksum]
         parts.append(f" {size} B{checksum}" if size < 1000 else f" {human_bytes(size)}{checksum}")
         if event.latency_ns is not None:
             parts.append(f" {human_time(event.latency_ns)}")
         parts.append(_links_text(event))
-        if problem is None:
-            problem = len(parts)
+        if problem_at is None:
+            problem_at = len(parts)
         if event.partial:
             parts.append(self._paint("red", " PARTIAL"))
         if self._notes is not None:
@@ -205,7 +205,7 @@ class LineRenderer:
         if event.findings:
             parts.append(self._paint("red", f" ✗ {' '.join(event.findings)}"))
         line = "".join(parts)
-        return line if width is None else cut_line(line, width, "".join(parts[problem:]))
+        return line if width is None else cut_line(line, width, "".join(parts[problem_at:]))
 
     def _render_other(self, event: Event) -> str:
         """Render the line of an event that is not a frame."""
@@ -217,10 +217,10 @@ class LineRenderer:
         if isinstance(event, HttpMessage):
             return prefix + http_text(event, self._paint, self._topic)
         assert isinstance(event, Malformed)
-        digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
+        digits = hex_digits(event.raw[:_MAX_MALFORMED], [] if self._show_secrets else event_spans(event))
         return (
             f"{prefix}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
-            f"{event.size} bytes: {digits}{'…' if event.size > _BYTES else ''}"
+            f"{event.size} bytes: {digits}{'…' if event.size > _MAX_MALFORMED else ''}"
         )
 
     def _command(self, frame: Frame) -> str:
@@ -284,7 +284,7 @@ class LineRenderer:
         return self._open_entry(frame)
 
     def _add_slow(self, frame: Frame, parts: list[str], entry: Entry | None = None) -> None:
-        """Add the fields of any command and its entry: the slow path. `entry` is an encrypted one, opened."""
+        """Add the fields of any command and its entry: the slow path. `entry`: an encrypted one, opened."""
         name = BODIES.get(frame.type)
         body = None if name is None or frame.base is None else getattr(frame.base, name)
         if frame.type in WITH_SECRETS and not self._show_secrets and body is not None and is_doubtful(frame):
@@ -309,7 +309,7 @@ class LineRenderer:
         return field_format
 
     def _step(self, field: Any) -> Step | None:
-        """Make the step of a field in the plan of a command from its format."""
+        """Make the step of a command's field in a plan, from the format of the field."""
         label, show, hidden_value = self._field_format(field)
         if show is None:
             return Step(field, None)
@@ -320,7 +320,7 @@ class LineRenderer:
         if isinstance(hidden_value, int):
             hidden = -1 if hidden_value == _ALL_ONES else hidden_value
         elif hidden_value is not None and not field.is_repeated:
-            hidden = 0  # its size
+            hidden = 0  # the size of an empty value
         if field.type == FieldDescriptor.TYPE_STRING:
             return Step(field, f" {label}", sized=lambda data: quote(data.decode()), hidden_value=hidden)
         number: Callable[[int], str | None] | None = None

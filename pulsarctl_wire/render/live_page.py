@@ -17,7 +17,7 @@ from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.snapshot import ConnectionRow, Snapshot, Times
 
 _MAX_ROWS: Final = 20  # without a height
-_FRAME_LINES: Final = 3  # lines of a table apart from its rows
+_EXTRA_LINES: Final = 3  # lines of a table besides its rows
 _MIN_ROWS: Final = 2
 _MIN_NAME: Final = 33  # cells: fits two IPv4 addresses with ports
 _MAX_ERRORS: Final = 4  # codes that are listed
@@ -36,7 +36,7 @@ def page(snapshot: Snapshot, width: int, height: int, *, recent: bool) -> Render
     latency_rows = list(_latency_rows(snapshot, recent))
     latencies = connections = topics = _MAX_ROWS
     if height:
-        lines_left = height - len(heading) - 3 * _FRAME_LINES
+        lines_left = height - len(heading) - 3 * _EXTRA_LINES
         latencies = min(len(latency_rows), max(lines_left // 4, 1))
         lines_left = max(lines_left - latencies, 2 * _MIN_ROWS)
         connections = min(len(snapshot.connections), max(lines_left // 3, lines_left - len(snapshot.topics)))

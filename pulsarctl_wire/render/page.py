@@ -36,7 +36,7 @@ def section(title: str, note: str, body: str, *, wide: bool = True) -> str:
 
 
 def table(titles: Iterable[str], rows: Iterable[str]) -> str:
-    """Build a table, whose rows are given as HTML: their cells."""
+    """Build a table; each of `rows` is the HTML of a row's cells."""
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -94,19 +94,20 @@ def sums_text(consumer: Figures) -> str:
 
 def warnings(consumer: Figures) -> Iterator[str]:
     """Yield what is remarkable about a consumer: sentences, the most important first."""
-    empty, quiet = consumer["empty_ns"] or 0, consumer["quiet_ns"] or 0
+    empty_ns, quiet_ns = consumer["empty_ns"] or 0, consumer["quiet_ns"] or 0
     unacked = f"{count_text(consumer['unacked'], 'message')} unacknowledged" if consumer["unacked"] else ""
-    if empty >= _MIN_PAUSE_NS:
+    if empty_ns >= _MIN_PAUSE_NS:
         backlog = f"; {unacked or 'all is acknowledged'}" if consumer["delivered"] else ""
-        yield f"no permits in its last {human_time(empty)}: no FLOW came, so nothing is delivered{backlog}"
-    elif quiet >= _MIN_PAUSE_NS and unacked and consumer["permits"] > 0 and consumer["exact"]:
+        yield f"no permits in its last {human_time(empty_ns)}: no FLOW came, so nothing is delivered{backlog}"
+    elif quiet_ns >= _MIN_PAUSE_NS and unacked and consumer["permits"] > 0 and consumer["exact"]:
         permits = count_text(consumer["permits"], "permit")
-        yield f"nothing delivered in its last {human_time(quiet)}, with {permits} left and {unacked}"
-    highest, first = consumer["highest_permits"], consumer["first_grant"]
-    if highest > MAX_PERMITS:
-        yield f"{highest:,} permits: more than the {MAX_PERMITS:,} that a broker can count"
-    elif consumer["flows"] > 1 and highest > 2 * max(first, _MIN_GRANT):
-        yield f"permits grew to {highest:,}: {highest / max(first, 1):.3g} times the first FLOW"
+        yield f"nothing delivered in its last {human_time(quiet_ns)}, with {permits} left and {unacked}"
+    highest_permits, first_grant = consumer["highest_permits"], consumer["first_grant"]
+    if highest_permits > MAX_PERMITS:
+        yield f"{highest_permits:,} permits: more than the {MAX_PERMITS:,} that a broker can count"
+    elif consumer["flows"] > 1 and highest_permits > 2 * max(first_grant, _MIN_GRANT):
+        ratio = highest_permits / max(first_grant, 1)
+        yield f"permits grew to {highest_permits:,}: {ratio:.3g} times the first FLOW"
     if consumer["asked"] > 2 * consumer["acked"]:
         yield f"{_entries(consumer['asked'])} asked for again, but {consumer['acked']:,} acknowledged"
     if (consumer["stalled_ns"] or 0) >= _MIN_PAUSE_NS:
@@ -130,8 +131,8 @@ def moments(row: Figures) -> Iterator[str]:
     yield from (text for text in texts if text.startswith("SUBSCRIBE"))
     if row["flows"]:
         flows = "FLOW" if row["flows"] == 1 else f"{row['flows']:,} FLOWs"
-        stalled = row["stalled_ns"] or 0
-        pause = f" after {human_time(stalled)} without permits" if stalled >= _MIN_PAUSE_NS else ""
+        stalled_ns = row["stalled_ns"] or 0
+        pause = f" after {human_time(stalled_ns)} without permits" if stalled_ns >= _MIN_PAUSE_NS else ""
         yield f"{flows} +{row['granted']:,}{pause}"
     if row["asked"]:
         yield f"REDELIVER {_entries(row['asked'])}"

@@ -62,11 +62,11 @@ def _table(columns: Iterable[Column], records: Sequence[Figures]) -> str:
 
 def _plot(consumer: Figures, rows: Sequence[Figures], clock: Clock) -> str:
     """Draw permits and unacknowledged messages as step lines, and a bar below where there are no permits."""
-    x, starts = _time(consumer, rows)
+    x, bounds = _make_time_axis(consumer, rows)
     y = amount_axis(
         "", max(0, *(row[name] for row in rows for name in _LINES)), "{:,.0f}".format, is_whole=True
     )
-    spans = list(zip(rows, pairwise(starts), strict=True))
+    spans = list(zip(rows, pairwise(bounds), strict=True))
     drawing = "".join(
         f'<rect fill="{_EMPTY}" x="{to_x(x.place(start))}" y="{UNIT * 0.98:.0f}" '
         f'width="{to_x(x.place(end) - x.place(start))}" height="{UNIT * 0.02:.0f}"/>'
@@ -90,8 +90,11 @@ def _tooltip(row: Figures) -> list[str]:
     return [*(f"{name} {row[name]:,}" for name in _LINES), *moments(row)]
 
 
-def _time(consumer: Figures, rows: Sequence[Figures]) -> tuple[Axis, list[int]]:
-    """Make the horizontal axis, and the times, or else numbers, at which rows begin and the last one ends."""
+def _make_time_axis(consumer: Figures, rows: Sequence[Figures]) -> tuple[Axis, list[int]]:
+    """Make the horizontal axis; also return where on it each row begins, and where the last one ends.
+
+    These are times, or numbers of rows if the rows have no times.
+    """
     if consumer["time_ns"] is None:
         return Axis("rows", {}, lambda row: row / len(rows)), [*range(len(rows) + 1)]
     starts = [row["time_ns"] for row in rows]

@@ -27,21 +27,22 @@ def plot(report: ConsumerReport, width: int | None, clock: Clock) -> Iterator[Te
     consumer, rows = report
     labels = {name: f"{name} {max(0, *(row[name] for row in rows)):,}" for name in _CHARTS}
     margin = max(map(len, labels.values())) + 1
-    space = max((width or _WIDTH) - margin - 1, 10)
-    places = _places(consumer, rows, space)
-    columns = _columns(rows, places, space)
+    column_count = max((width or _WIDTH) - margin - 1, 10)
+    places = _places(consumer, rows, column_count)
+    columns = _columns(rows, places, column_count)
     for name, (height, colour, pick) in _CHARTS.items():
         values = [max(pick([row[name] for row in column]), 0) if column else 0 for column in columns]
         for number, line in enumerate(_chart(values, height)):
             label = labels[name] if number == 0 else "0" if number == height - 1 else ""
             yield Text.assemble((f"{label:>{margin - 1}} │", "dim"), (line, colour))
-    marks, stalls = _marks(rows, places, space), [bool(column) and is_empty(column[-1]) for column in columns]
+    marks = _marks(rows, places, column_count)
+    stalls = [bool(column) and is_empty(column[-1]) for column in columns]
     start, end = clock(consumer["time_ns"]), clock(consumer["last_ns"])
     signs = [f"{sign} {text}" for sign, text in _MARKS.items() if sign in marks]
     footer = [
         ("bold red", "".join(_EMPTY if is_stalled else " " for is_stalled in stalls)),
         ("magenta", marks),
-        ("dim", start + end.rjust(space - len(start))),
+        ("dim", start + end.rjust(column_count - len(start))),
         ("dim", "  ".join([*signs, *([f"{_EMPTY} no permits"] if any(stalls) else [])])),
     ]
     for style, text in footer:
@@ -49,18 +50,18 @@ def plot(report: ConsumerReport, width: int | None, clock: Clock) -> Iterator[Te
             yield Text(" " * (margin + 1) + text.rstrip(), style)
 
 
-def _places(consumer: Figures, rows: Sequence[Figures], space: int) -> list[int]:
+def _places(consumer: Figures, rows: Sequence[Figures], column_count: int) -> list[int]:
     """Return the column in which each row begins: by time, or evenly where there are no times."""
     if consumer["time_ns"] is None:
-        return [index * space // len(rows) for index in range(len(rows))]
+        return [index * column_count // len(rows) for index in range(len(rows))]
     start = consumer["time_ns"]
     span = max(consumer["last_ns"] - start, 1)
-    return [min((row["time_ns"] - start) * space // span, space - 1) for row in rows]
+    return [min((row["time_ns"] - start) * column_count // span, column_count - 1) for row in rows]
 
 
-def _columns(rows: Sequence[Figures], places: Sequence[int], space: int) -> list[list[Figures]]:
+def _columns(rows: Sequence[Figures], places: Sequence[int], column_count: int) -> list[list[Figures]]:
     """Return the rows of each column: those that begin there, or else the last one before, if any."""
-    columns: list[list[Figures]] = [[] for _ in range(space)]
+    columns: list[list[Figures]] = [[] for _ in range(column_count)]
     for row, place in zip(rows, places, strict=True):
         columns[place].append(row)
     for previous, column in pairwise(columns):
@@ -79,8 +80,8 @@ def _chart(values: Sequence[int], height: int) -> list[str]:
     ]
 
 
-def _marks(rows: Sequence[Figures], places: Sequence[int], space: int) -> str:
-    marks = [" "] * space
+def _marks(rows: Sequence[Figures], places: Sequence[int], column_count: int) -> str:
+    marks = [" "] * column_count
     order = " " + "".join(reversed(_MARKS))
     for row, place in zip(rows, places, strict=True):
         for sign in _signs(row):

@@ -1,4 +1,4 @@
-"""The fast path of rendering: encoded messages become text without parsing, by plans made of the schema.
+"""The fast path of rendering: encoded messages become text without parsing, by plans made from the schema.
 
 It handles what clients and brokers usually send: known fields in the order of their numbers, with all
 required ones, and values in the range of their types. For anything else `walk` returns False, and the caller
@@ -74,8 +74,8 @@ class Step:
 class Plan:
     """The rendering of one type of message. Fields without a step need the slow path.
 
-    `gather` joins the texts of a repeated field. With `has_braces`, all fields are put in braces; the first
-    brace replaces the first character.
+    `gather` joins the texts of a repeated field. With `has_braces`, all fields are put in braces; the opening
+    brace replaces the first character (a comma) of the first field's prefix.
     """
 
     def __init__(self, gather: Callable[[list[str]], str], *, has_braces: bool = False) -> None:
@@ -92,9 +92,9 @@ class Plan:
             self.required_count += int(field.is_required)
             step = step_of(field)
             if step is not None and step.largest >= 0:
-                key = field.number << 3 | wire_type(field)
-                self.steps += [None] * (key + 1 - len(self.steps))
-                self.steps[key] = step
+                field_tag = field.number << 3 | wire_type(field)
+                self.steps += [None] * (field_tag + 1 - len(self.steps))
+                self.steps[field_tag] = step
                 if self.has_braces:
                     step.opening = f"{{{step.prefix[1:]}"
         return self
@@ -139,22 +139,22 @@ def walk(data: bytes, pos: i64, end: i64, plan: Plan, parts: list[str], slots: l
     if a text is not UTF-8.
     """
     steps, has_braces, required_count = plan.steps, plan.has_braces, plan.required_count
-    last: i64 = 0
+    last_tag: i64 = 0
     items: list[str] | None = None
     first = len(parts)
     while pos < end:
         start = pos
-        key, begin = read_signed(data, start, end)
-        if begin >= end or key >= len(steps) or (key <= last and items is None):
+        field_tag, begin = read_signed(data, start, end)
+        if begin >= end or field_tag >= len(steps) or (field_tag <= last_tag and items is None):
             return False
-        step = steps[key]
+        step = steps[field_tag]
         value, pos = read_signed(data, begin, end)
         if step is None or pos == begin or value < step.smallest or value > step.largest:
             return False
         stop = pos + value if step.is_sized else pos
         if stop > end:
             return False
-        last = key
+        last_tag = field_tag
         required_count -= step.required
         if step.plan is not None and not step.is_repeated:
             parts.append(step.opening if len(parts) == first else step.prefix)

@@ -58,8 +58,8 @@ class _Run:
 class Diagram:
     """A diagram's rows, made from events; call `finish` after the last one.
 
-    `line` renders fields. With `fold` False each frame has a row. `around` is the number of a frame, and of
-    the frames to show before and after it; then nothing is folded.
+    `line` renders fields. With `fold` False each frame has a row. `around` is a frame's number, and how many
+    frames to show before it and after it; then nothing is folded.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Diagram:
                 return
 
     def _repetition(self, period: int) -> int:
-        """Find where the rows begin that the last `period` rows repeat often enough; -1 if they do not."""
+        """Return where enough repetitions of the last `period` rows begin; -1 if there are too few."""
         rows = self.rows
         last = len(rows) - period
         times = 2 if rows[last - period].period == period else max(MIN_REPEATS, MAX_UNFOLDED // period + 1)
@@ -178,17 +178,17 @@ class Diagram:
 
     def _append_in_window(self, row: Row, number: int, frames_around: int) -> None:
         """Add a row if it is near the frame. Marks come in addition to the frames before and after it."""
-        rows, counts = self.rows, not row.is_mark
+        rows, is_counted = self.rows, not row.is_mark
         if self.is_done:
             return
         rows.append(row)
         if self._frames_left >= 0:
-            self._frames_left -= counts
+            self._frames_left -= is_counted
         elif row.number == number:
             row.is_focus = True
             self._frames_left = frames_around
         else:
-            self._frames_before += counts
+            self._frames_before += is_counted
             while self._frames_before > frames_around or len(rows) > self._limit:
                 self._frames_before -= not rows.pop(0).is_mark
         self.is_done = self._frames_left == 0 or len(rows) > 2 * self._limit

@@ -21,8 +21,8 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _MAX_TEXT: Final = 300  # characters of a name, of all fields, and of what is wrong
 _MAX_SHORT_FIELD: Final = 24  # characters of a field that follows the others, as it may be cut
 _HIDDEN_FIELDS: Final = ("req=", "auth=", "authoritative=", "max_message_size=")
-_BEGINS: Final = "begins"
-_ENDS: Final = "ends"
+_BEGINNING: Final = "begins"
+_END: Final = "ends"
 _FLOW: Final = NUMBERS["FLOW"]
 _STYLES: Final = {CLOSED: "dim", OPEN: "dim"}
 """How connections usually end; everything else is red."""
@@ -37,7 +37,7 @@ Styled = tuple[str, str]
 class Row:
     """An arrow: a frame or `count` similar frames; damage (red), or the beginning or end of a connection.
 
-    `to_broker` is None if neither side did it. `number` is that of the first frame, 0 if it is no frame.
+    `to_broker` is None for an end that neither side caused. `number` is that of the first frame; 0: no frame.
     Times are in ns since the epoch. All texts are clean.
     """
 
@@ -74,12 +74,12 @@ class Row:
     @property
     def is_end(self) -> bool:
         """Whether it is the end of a connection."""
-        return self.key[0] == _ENDS
+        return self.key[0] == _END
 
     @property
     def is_mark(self) -> bool:
         """Whether it is the beginning or the end of a connection."""
-        return self.key[0] in (_BEGINS, _ENDS)
+        return self.key[0] in (_BEGINNING, _END)
 
     @property
     def index(self) -> str:
@@ -204,10 +204,10 @@ def _frame_row(frame: Any, key: Key, fields: list[str]) -> Row:
 
 
 def beginning_of(event: Event) -> Row:
-    """Make the row of a connection's first event."""
+    """Make the row of a connection's beginning; `event` is its first event."""
     connection = event.connection
     fields = [str(connection.index), f"from port {connection.client.rpartition(':')[2]}"]
-    row = Row((_BEGINS, *_ends(connection)), connection, True, event.time_ns, "connection", "dim")
+    row = Row((_BEGINNING, *_ends(connection)), connection, True, event.time_ns, "connection", "dim")
     row.fields, row.last_ns = fields, event.time_ns
     return row
 
@@ -220,7 +220,7 @@ def end_of(ending: EndedConnection) -> Row:
     if ending.end in (REFUSED, UNANSWERED):
         to_broker = ending.end == UNANSWERED
     style = _STYLES.get(ending.end, "red")
-    key = (_ENDS, *_ends(connection), ending.how)
+    key = (_END, *_ends(connection), ending.how)
     row = Row(key, connection, to_broker, time_ns, clean(ending.how), style, last_ns=time_ns)
     if ending.time_ns is not None and time_ns is not None:
         row.latency_ns = time_ns - ending.time_ns
@@ -254,11 +254,11 @@ def _shared_fields(frame: Any) -> tuple[str, ...]:
     """Return the fields that similar frames share: producer or consumer, and the values of enums."""
     body = frame.body
     texts = []
-    for field_of, value in () if body is None else body.ListFields():
-        if field_of.name in ("producer_id", "consumer_id"):
-            texts.append(f"{field_of.name[:8]}={value}")
-        elif field_of.enum_type is not None and not field_of.is_repeated:
-            texts.append(field_of.enum_type.values_by_number[value].name)
+    for descriptor, value in () if body is None else body.ListFields():
+        if descriptor.name in ("producer_id", "consumer_id"):
+            texts.append(f"{descriptor.name[:8]}={value}")
+        elif descriptor.enum_type is not None and not descriptor.is_repeated:
+            texts.append(descriptor.enum_type.values_by_number[value].name)
     return tuple(texts)
 
 

@@ -1,6 +1,7 @@
 """A sequence diagram as SVG, for light and dark screens.
 
-Labels are cut as on a terminal, and tooltips have all of them. Whatever a capture holds, this is valid XML.
+Labels are cut as on a terminal; tooltips have them in full. Whatever a capture holds, the
+output is valid XML.
 """
 
 from collections.abc import Iterator, Sequence
@@ -94,7 +95,7 @@ def _row(row: Row, layout: _Layout, top: float) -> str:
 
 
 def _head(row: Row, left: float, right: float, y: float) -> str:
-    """Return the path of an arrow's head: a tip; a cross at an end; nothing if neither side did it."""
+    """Return the path of an arrow's head: a tip; a cross for an end; nothing if neither side caused it."""
     if row.to_broker is None:
         return ""
     tip, back = (right - 2, -7) if row.to_broker else (left + 2, 7)

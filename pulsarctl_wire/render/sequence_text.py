@@ -29,11 +29,11 @@ class _Layout:
     def __init__(self, rows: Sequence[Row], clock: Clock, width: int | None) -> None:
         self.lines = lifelines(rows, LIFELINES)
         self.clock = clock
-        self.numbers = max((len(str(row.number)) for row in rows), default=1)
-        self.times = max((len(clock(row.time_ns)) for row in rows), default=1)
-        self.indices = max((len(row.index) for row in rows), default=1)
-        self.focus = any(row.is_focus for row in rows)
-        self.gutter = self.numbers + self.times + self.indices + 3 + 2 * self.focus
+        self.number_width = max((len(str(row.number)) for row in rows), default=1)
+        self.time_width = max((len(clock(row.time_ns)) for row in rows), default=1)
+        self.index_width = max((len(row.index) for row in rows), default=1)
+        self.has_focus = any(row.is_focus for row in rows)
+        self.gutter = self.number_width + self.time_width + self.index_width + 3 + 2 * self.has_focus
         sides = _SPACE * (len(self.lines.clients) + len(self.lines.brokers) - 2) + 2
         if width is None:
             self.lane = max(map(_width_of, rows), default=_MIN_LANE)
@@ -43,9 +43,11 @@ class _Layout:
 
     def head(self, row: Row, paint: Paint) -> str:
         """Return what is before the lifelines: number, time, connection."""
-        sign = ("▶ " if row.is_focus else "  ") if self.focus else ""
-        number = str(row.number or "-").rjust(self.numbers)
-        text = f"{number} {self.clock(row.time_ns).rjust(self.times)} {row.index.rjust(self.indices)} "
+        sign = ("▶ " if row.is_focus else "  ") if self.has_focus else ""
+        number = str(row.number or "-").rjust(self.number_width)
+        text = (
+            f"{number} {self.clock(row.time_ns).rjust(self.time_width)} {row.index.rjust(self.index_width)} "
+        )
         return paint("yellow" if row.is_focus else "", sign) + paint("bold" if row.is_focus else "", text)
 
 

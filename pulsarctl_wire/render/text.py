@@ -70,7 +70,7 @@ class Paint:
         self.colour = colour
 
     def __call__(self, style: str, text: str) -> str:
-        """Return `text` in `style` (a key of the table above)."""
+        """Return `text` in `style` (a key of `_CODES`)."""
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text and style else text
 
 
@@ -96,7 +96,7 @@ def count_of(number: int, name: str, names: str = "") -> str:
 
 
 def copies_in_words(packets: int, longer: int) -> str:
-    """Say how many packets were captured twice, and that copies of `longer` connections go on after these."""
+    """Say how many packets were captured twice, and that `longer` copies go on after their originals."""
     text = f"{count_of(packets, 'packet')} captured twice, counted once"
     if longer:
         verb = noun_of(longer, "copy goes", "copies go")

@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.framing.annotate import Path, annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _SHOWN: Final = 2_000
-"""The first characters of a value that are shown; JSON has all."""
+"""Maximum number of characters of a value that are shown; JSON has all."""
 
 _DIGITS: Final = 16  # bytes shown of each part of a malformed stretch
 
@@ -107,9 +107,9 @@ class TreeRenderer:
             text = paint("bold", "message" if index is None else f"message {index}")
             self._add_branch(lines, text, message, ("messages", index or 0))
         if record["request"] is not None:
-            took = "" if record["latency_ns"] is None else f" after {human_time(record['latency_ns'])}"
-            since = f" that repeats frame {record['resend_of']}" if "resend_of" in record else ""
-            lines.append((paint("cyan", f"answers frame {record['request']}{since}{took}"), [], ()))
+            delay = "" if record["latency_ns"] is None else f" after {human_time(record['latency_ns'])}"
+            repeat = f" that repeats frame {record['resend_of']}" if "resend_of" in record else ""
+            lines.append((paint("cyan", f"answers frame {record['request']}{repeat}{delay}"), [], ()))
         elif "resend_of" in record:
             lines.append((paint("cyan", f"repeats frame {record['resend_of']}"), [], ()))
         lines += [(paint("yellow", f"! {clean(note)}"), [], ()) for note in record["notes"]]
