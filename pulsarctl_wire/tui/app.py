@@ -101,7 +101,7 @@ class PwireApp(App[None]):
         self._tabs = Bar(id="tabs")
         self._mode = "filter"
         self._is_following = session.live
-        self._target = session.first
+        self._target = session.first  # number of the frame to go to once it is read
         self._note = "? lists the keys, q quits"
         self._history: list[tuple[str, int]] = []
         """Earlier filters, with the positions under the cursor."""
@@ -146,13 +146,13 @@ class PwireApp(App[None]):
 
     def _poll(self) -> None:
         model, lines = self.model, self._frames.lines
-        before, findings, counts = model.rows, model.findings, model.counts
+        row_count, findings, counts = model.rows, model.findings, model.counts
         model.refresh()
         if self._target is not None:
             self._go_to_number(self._target)
         if not model.rows:
             lines.set_title(self._why_empty())
-        if model.rows != before or not lines.rows:
+        if model.rows != row_count or not lines.rows:
             is_first = not lines.rows and model.rows
             lines.show(model.rows)
             if self._is_following and self._target is None:
@@ -205,7 +205,7 @@ class PwireApp(App[None]):
         }
         if self._held is not None and self._held.rows:
             states[f"{len(self._held.rows)} held: 0 shows them"] = True
-        shown = [text for text, holds in states.items() if holds]
+        shown = [text for text, is_true in states.items() if is_true]
         is_mistake = self._note and self._input.has_class("open")
         text = self._note if is_mistake else status_text(self.model, lines.cursor, shown, self._note)
         self._status.change(text)
@@ -387,7 +387,7 @@ class PwireApp(App[None]):
             self.say(f"this frame has no {kind}")
 
     def action_undo_filter(self) -> None:
-        """Return to the filter before, and to the frame that was under the cursor then."""
+        """Return to the filter before; if there was none, also to the frame that was under the cursor."""
         if not self._history:
             return
         expression, position = self._history.pop()
@@ -401,12 +401,12 @@ class PwireApp(App[None]):
         getattr(self._jumps, where)(*arguments)
 
     def show_all(self, note: str) -> None:
-        """Remove the filter, and say so."""
+        """Remove the filter, and show `note`."""
         self._apply("")
         self._note = note
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Call a function after keys were handled."""
+        """Call a function once pending keys are handled."""
         self.set_timer(0.001, call)
 
     # -- other keys
@@ -429,10 +429,10 @@ class PwireApp(App[None]):
             self.say("only pwire proxy --tui and pwire broker --tui stop frames")
             return
         topic = f" topic={event.topic}" if event.topic else ""
-        way = "to-broker" if event.to_broker else "to-client"
-        text = f"{BREAKPOINT} command={event.command}{topic} direction={way}"
-        is_there = any(row["fault"] == text for row in self._faults.rows)
-        self.say("there is one already" if is_there else self._faults.add(text) or f"breakpoint: {text}")
+        direction = "to-broker" if event.to_broker else "to-client"
+        text = f"{BREAKPOINT} command={event.command}{topic} direction={direction}"
+        is_duplicate = any(row["fault"] == text for row in self._faults.rows)
+        self.say("there is one already" if is_duplicate else self._faults.add(text) or f"breakpoint: {text}")
 
     def action_toggle_detail(self) -> None:
         """Show or hide the details."""

@@ -30,7 +30,7 @@ class Bar(Static):
         super().__init__(id=id, markup=False)
 
     def change(self, text: str) -> None:
-        """Change the text, if it changes at all: nothing is sent to the terminal in vain."""
+        """Change the text. Nothing is sent to the terminal if the text is the same."""
         if self.content != text:
             self.update(text, layout=False)
 
@@ -45,7 +45,7 @@ def tabs_text(panes: Sequence[str], current: str, title: str, *, is_narrow: bool
 
 
 def status_text(model: Model, row: int, states: Sequence[str], note: str) -> str:
-    """Return where the cursor is among how many rows, what goes on, a note, and the filter."""
+    """Return the cursor's place among all rows, `states` (what is going on), `note`, and the filter."""
     counts = [f"{min(row + 1, model.rows):,}/{model.rows:,}"]
     matches = model.matches
     if matches is not None:

@@ -87,12 +87,11 @@ class Bytes(LineList):
     def _line(self, index: int, width: int) -> str:
         start = index * _WIDTH
         stop = min(start + _WIDTH, len(self._raw))
-        marks = [
-            any(first <= place < last for first, last in self._highlights) for place in range(start, stop)
-        ]
+        offsets = range(start, stop)
+        marks = [any(first <= offset < end for first, end in self._highlights) for offset in offsets]
         if self.has_focus and start <= self.byte_offset < stop:
             marks[self.byte_offset - start] = not marks[self.byte_offset - start]
-        digits = [self._digits[3 * place : 3 * place + 2] for place in range(start, stop)]
+        digits = [self._digits[3 * offset : 3 * offset + 2] for offset in offsets]
         blanks = " " * (3 * (_WIDTH - len(digits)))
         hexes = _join(digits, marks, " ")
         text = _join(list(self._text[start:stop]), marks, "")
@@ -100,11 +99,12 @@ class Bytes(LineList):
 
 
 def _join(cells: list[str], marks: list[bool], blank: str) -> str:
+    """Join cells with blanks; a marked cell and the blank to a marked neighbour are in reverse video."""
     parts: list[str] = []
-    for index, (cell, marked) in enumerate(zip(cells, marks, strict=True)):
-        follows = marked and index + 1 < len(marks) and marks[index + 1]
-        parts.append(f"{_MARKED}{cell}{blank if follows else ''}{_PLAIN}" if marked else cell)
-        parts.append("" if follows else blank)
+    for index, (cell, is_marked) in enumerate(zip(cells, marks, strict=True)):
+        is_blank_marked = is_marked and index + 1 < len(marks) and marks[index + 1]
+        parts.append(f"{_MARKED}{cell}{blank if is_blank_marked else ''}{_PLAIN}" if is_marked else cell)
+        parts.append("" if is_blank_marked else blank)
     return "".join(parts).removesuffix(blank) if blank else "".join(parts)
 
 
@@ -181,14 +181,14 @@ class Detail(Horizontal):
     def _mark_bytes(self, row: int) -> None:
         path = self._rows[row][1] if row < len(self._rows) else ()
         self._bytes.mark_spans(find_spans(self._parts, path))
-        self._label(next((part for part in self._parts if path and part.path == path), None))
+        self._show_label(next((part for part in self._parts if path and part.path == path), None))
 
     def _mark_field(self, offset: int) -> None:
         part = next((part for part in self._parts if part.start <= offset < part.stop), None)
         if part is None:
             return
         self._bytes.mark_spans([part[:2]])
-        self._label(part)
+        self._show_label(part)
         path = part.path
         while path:
             row = next((row for row, line in enumerate(self._rows) if line[1] == path), None)
@@ -198,7 +198,7 @@ class Detail(Horizontal):
                 return
             path = path[:-1]
 
-    def _label(self, part: LabelledSpan | None) -> None:
+    def _show_label(self, part: LabelledSpan | None) -> None:
         label = "" if part is None else f"{part.start:06x}  {clean(part.label)}"
         self.border_title = label.replace("[", "\\[")
 

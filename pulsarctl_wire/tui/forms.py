@@ -21,12 +21,12 @@ class ChoiceScreen(TextScreen):
     """Lines, one of which is chosen; the result is its index."""
 
     def _break(self, text: str, width: int) -> list[str]:
-        return [text]  # each stays a line
+        return [text]  # one line per choice: its index is the result
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         """Return the line under the cursor."""
         message.stop()
-        if self.is_current:  # a second Enter comes when it is closed already
+        if self.is_current:  # a second Enter may come after it was closed
             self.dismiss(message.index)
 
 

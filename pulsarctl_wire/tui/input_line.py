@@ -34,19 +34,19 @@ class Words(Suggester):
         """Return the whole line with its last word completed. Overrides the parent's method."""
         if not self.is_filter:
             return None
-        compared = _VALUE.search(value)
-        if compared is not None:
-            word, quote = compared[3], compared[2]
-            words: Iterable[str] = (f"{known}{quote}" for known in self._values(compared[1]))
+        comparison = _VALUE.search(value)
+        if comparison is not None:
+            word, quote = comparison[3], comparison[2]
+            candidates: Iterable[str] = (f"{text}{quote}" for text in self._values(comparison[1]))
         elif value.count('"') % 2 or value.count("'") % 2:
             return None
         else:
             match = _WORD.search(value)
-            word, words = match[0] if match else "", self._names
+            word, candidates = match[0] if match else "", self._names
         if not word:
             return None
-        longer = next((known for known in words if known.startswith(word) and known != word), None)
-        return None if longer is None else value[: len(value) - len(word)] + longer
+        completion = next((text for text in candidates if text.startswith(word) and text != word), None)
+        return None if completion is None else value[: len(value) - len(word)] + completion
 
 
 class _Underline(Highlighter):

@@ -37,7 +37,7 @@ class ServerPane(Vertical):
         yield self.lines
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request to the server, and return its answer. Show why it refuses, and return {} then."""
+        """Send a request to the server, and return its answer. If it refuses, show why, and return {}."""
         try:
             return self._intercept.ask(request)
         except WireError as error:
@@ -138,8 +138,8 @@ class HeldPane(ServerPane):
         row = self.rows[index]
         event = self.event_of(row)
         if event is None:
-            way = "to the broker" if row["to_broker"] else "to the client"
-            return f"{row['number']:>6} {human_bytes(row['size'])} {way}: too large to be shown"
+            direction = "to the broker" if row["to_broker"] else "to the client"
+            return f"{row['number']:>6} {human_bytes(row['size'])} {direction}: too large to be shown"
         return self._model.line(event, width)
 
     def event_of(self, row: dict[str, Any]) -> Event | None:
@@ -196,7 +196,7 @@ class HeldPane(ServerPane):
         self._open_editor(f"frame {row['number']}", text, row, "frames", data if form == "hex" else b"")
 
     def action_answer(self) -> None:
-        """Answer the frame in its peer's place; it does not go on."""
+        """Answer the frame in its receiver's place; the frame itself does not go on."""
         row = self.row
         event: Any = None if row is None else self.event_of(row)
         if row is None or event is None:
@@ -207,6 +207,11 @@ class HeldPane(ServerPane):
     def _open_editor(
         self, title: str, text: str, row: dict[str, Any], key: str, original: bytes = b""
     ) -> None:
+        """Let the user edit `text`, and send the frame made of it as the decision's `key`.
+
+        Sizes and checksum are corrected if `original`, the frame before the change, is given.
+        """
+
         def check(changed: str) -> str:
             try:
                 self._intercept.parse(changed)

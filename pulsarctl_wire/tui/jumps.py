@@ -18,16 +18,16 @@ Test = Callable[[Event], bool]
 
 
 class Host(Protocol):
-    """The screen."""
+    """What jumps need of the screen."""
 
     def show_all(self, note: str) -> None:
-        """Remove the filter, and say so."""
+        """Remove the filter, and show `note`."""
 
     def say(self, text: str) -> None:
         """Show a text in the status line."""
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Call a function after keys were handled."""
+        """Call a function once pending keys are handled."""
 
 
 class Jumps:
@@ -109,9 +109,9 @@ class Jumps:
         current = self._event
         number = current.number if isinstance(current, Frame) else 0
         numbers = sorted(map(int, self._model.rules_by_frame))
-        later = [other for other in numbers if (other > number if step > 0 else other < number)]
-        if later:
-            self._go_to_number(later[0 if step > 0 else -1])
+        candidates = [other for other in numbers if (other > number if step > 0 else other < number)]
+        if candidates:
+            self._go_to_number(candidates[0 if step > 0 else -1])
         else:
             self._host.say("no more findings")
 
@@ -127,7 +127,7 @@ class Jumps:
         )
 
     def _scan_rows(self, step: int, test: Test) -> Iterator[int | None]:
-        """Yield the position of the next row that passes a test, and None from time to time before."""
+        """Yield the position of the next row that passes a test; before that, None from time to time."""
         model = self._model
         for count, (row, event) in enumerate(model.walk(self._lines.cursor, step)):
             if test(event):
@@ -137,7 +137,7 @@ class Jumps:
                 yield None
 
     def _scan_all(self, position: int, test: Test) -> Iterator[int | None]:
-        """Do the same with all events from a position on, whatever the filter is."""
+        """Yield as `_scan_rows`, but look at all events from `position` on, whatever the filter is."""
         for start, events in self._model.reader.batches(position):
             for index, event in enumerate(events):
                 if test(event):
@@ -150,7 +150,7 @@ class Jumps:
         self._go_on(scan)
 
     def _go_on(self, scan: Iterator[int | None]) -> None:
-        """Search on for a moment, unless another search has begun; keys are handled in between."""
+        """Continue a search for a moment, unless another one has begun; then let keys be handled."""
         if scan is not self._scan:
             return
         deadline = monotonic() + _MOMENT

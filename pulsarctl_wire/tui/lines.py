@@ -14,11 +14,11 @@ from textual.widget import Widget
 
 from pulsarctl_wire.tui.strips import to_strip
 
-_KEPT: Final = 1_000  # lines
+_MAX_STRIPS: Final = 1_000  # lines that are cached
 _LONGEST: Final = 1 << 20  # cells of a line
 
 MakeLine = Callable[[int, int], str]
-"""Makes the line at an index, for a width in cells. It may have our colour codes, and no others."""
+"""Makes the line at an index, for a width in cells. The line may have our colour codes, and no others."""
 
 
 class LineList(ScrollView, can_focus=True):
@@ -91,7 +91,7 @@ class LineList(ScrollView, can_focus=True):
         """Show other lines, or more of the same."""
         is_same = make_line is None and rows >= self._rows
         self._make_line = make_line or self._make_line
-        sees_end = self.scroll_offset.y + self.size.height >= self._rows
+        is_end_visible = self.scroll_offset.y + self.size.height >= self._rows
         self._resize(rows)
         if cursor is not None or self.cursor >= rows:
             self.cursor = max(min(self.cursor if cursor is None else cursor, rows - 1), 0)
@@ -99,7 +99,7 @@ class LineList(ScrollView, can_focus=True):
         if not is_same:
             self._left = 0
             self.renew()
-        elif sees_end or cursor is not None:
+        elif is_end_visible or cursor is not None:
             self.refresh()
 
     def set_title(self, title: str) -> None:
@@ -141,7 +141,7 @@ class LineList(ScrollView, can_focus=True):
             return to_strip(text).adjust_cell_length(width, self.rich_style)
         strip = self._strips.get((index, width))
         if strip is None:
-            if len(self._strips) > _KEPT:
+            if len(self._strips) > _MAX_STRIPS:
                 self._strips.clear()
             strip = self._strips[index, width] = self._visible_line(index, width)
         style = self.rich_style
@@ -152,7 +152,7 @@ class LineList(ScrollView, can_focus=True):
         return strip.apply_style(style).adjust_cell_length(width, style)
 
     def _whole_line(self, index: int, width: int) -> Strip:
-        """Return a line that is made for some width."""
+        """Return the line that is made for `width` cells; it may be longer."""
         return to_strip("" if self._make_line is None else self._make_line(index, width))
 
     def _visible_line(self, index: int, width: int) -> Strip:
@@ -177,7 +177,7 @@ class LineList(ScrollView, can_focus=True):
 
     def _keep_in_view(self) -> None:
         top, height = self.scroll_offset.y, self.size.height
-        if not height:  # `on_resize` comes
+        if not height:  # not laid out yet: `on_resize` will do this
             return
         if self.cursor < top:
             self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
@@ -211,7 +211,7 @@ class LineList(ScrollView, can_focus=True):
             self.renew()
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the line that was clicked; choose it if it is there already."""
+        """Move the cursor to the line that was clicked; a double click on the cursor's line chooses it."""
         index = self.scroll_offset.y + event.y
         if index < self._rows:
             if index == self.cursor and event.chain > 1:

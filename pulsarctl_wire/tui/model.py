@@ -18,7 +18,7 @@ from pulsarctl_wire.store.reader import Dropped, StoreReader
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
-_SIZE: Final = array("I").itemsize
+_POSITION_SIZE: Final = array("I").itemsize
 _MAX_MESSAGES: Final = 1_000
 _RATE_SECONDS: Final = 3.0
 
@@ -42,8 +42,8 @@ class Intercept:
 
     `ask` sends a request to the control socket, and raises WireError. `describe` turns a frame into a text to
     edit, `parse` turns such a text into a frame, and raises LocalProtocolError. `refuse` returns a frame that
-    refuses a request. `catalogue` has all faults:
-    name, what it does, and its parameters with default and help.
+    refuses a request. `catalogue` has all faults: name, what it does, and its parameters with default and
+    help.
     """
 
     ask: Callable[[dict[str, Any]], dict[str, Any]]
@@ -100,19 +100,19 @@ class Matches:
         self.scanned, self.is_done = state.get("scanned", 0), state.get("is_done", False)
         self.error = state.get("error", "")
         try:
-            self.count = (self._directory / self._name).stat().st_size // _SIZE
+            self.count = (self._directory / self._name).stat().st_size // _POSITION_SIZE
         except OSError:
             self.count = 0
 
     def position(self, row: int) -> int:
         """Return the position of a match."""
         with open(self._directory / self._name, "rb") as stream:
-            stream.seek(row * _SIZE)
-            values = array("I", stream.read(_SIZE))
+            stream.seek(row * _POSITION_SIZE)
+            values = array("I", stream.read(_POSITION_SIZE))
         return values[0]
 
     def row(self, position: int) -> int:
-        """Return the first match that is not before a position."""
+        """Return the row of the first match at or after a position."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -130,7 +130,7 @@ class Rates:
         self._samples: deque[tuple[float, int, int]] = deque()
 
     def add(self, now: float, frames: int, size: int) -> None:
-        """Note how many there were by `now`, in seconds."""
+        """Note how many frames and bytes there are at `now`, in seconds."""
         samples = self._samples
         samples.append((now, frames, size))
         while len(samples) > 1 and samples[1][0] <= now - _RATE_SECONDS:
@@ -148,7 +148,7 @@ class Rates:
 
 
 class Model:
-    """All that is known. A row is an event that the filter lets through; rows count from 0."""
+    """The data that the screen shows. A row is an event that the filter lets through; rows count from 0."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -170,12 +170,12 @@ class Model:
         self._written_at: dict[str, int] = {}  # times of files, in ns
         self._origin = Origin()
         paint, recorder = Paint(session.colour), session.recorder
-        opens = recorder.open if recorder.keys is not None else None
+        open_entry = recorder.open if recorder.keys is not None else None
         self.paint = paint
         self.clock = Clock(session.time_format, self._origin)
-        self.line = LineRenderer(paint, self.clock, show_secrets=recorder.show_secrets, open_entry=opens)
+        self.line = LineRenderer(paint, self.clock, show_secrets=recorder.show_secrets, open_entry=open_entry)
         self.plain_line = LineRenderer(
-            Paint(False), self.clock, show_secrets=recorder.show_secrets, open_entry=opens
+            Paint(False), self.clock, show_secrets=recorder.show_secrets, open_entry=open_entry
         )
         self.tree = TreeRenderer(self.line, recorder, paint, show_secrets=recorder.show_secrets)
 
@@ -203,7 +203,7 @@ class Model:
             self._origin.time_ns = self.reader.event(0).time_ns
 
     def _read_changed(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the contents of a file; `value` itself if that is what it still has."""
+        """Return the contents of a file, or `value`, those read last, if they have not changed."""
         try:
             written_at = (self.session.directory / f"{name}.json").stat().st_mtime_ns
         except OSError:

@@ -54,7 +54,7 @@ class TableLines(LineList):
     """The lines of a table, which is as wide as the screen."""
 
     def action_shift(self, steps: int) -> None:
-        """Stay. Overrides the parent's method."""
+        """Do nothing: the table fits the screen. Overrides the parent's method."""
 
 
 class OverviewPane(Vertical):
@@ -156,10 +156,10 @@ class FindingsPane(Vertical):
 
     def load(self) -> None:
         """Show the findings so far."""
-        self._summary.update(clean(self._model.findings.get("summary", "")))
-        found = self._model.findings
-        self._findings = found.get("findings", [])
-        self._finding_lines._title = "nothing found" if found.get("is_done") else "looking…"
+        report = self._model.findings
+        self._summary.update(clean(report.get("summary", "")))
+        self._findings = report.get("findings", [])
+        self._finding_lines._title = "nothing found" if report.get("is_done") else "looking…"
         self._finding_lines.show(len(self._findings))
         self._finding_lines.renew()
         self.call_after_refresh(self._show_evidence, self._finding_lines.cursor)  # then its width is known
@@ -205,7 +205,7 @@ class FindingsPane(Vertical):
             self._show_evidence(message.index)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        """Go to the frame that proves it."""
+        """Go to the first frame that proves the finding, or to that of the chosen line."""
         message.stop()
         if message.lines is self._finding_lines:
             numbers = [number for _, number in self._evidence if number]
@@ -232,13 +232,13 @@ class SequencePane(LineList):
         """Draw what is around a row."""
         model = self._model
         diagram = Diagram(model.plain_line, limit=_DRAWN)
-        for _, other in islice(model.walk(max(row - _DRAWN // 2, 0) - 1, 1), _DRAWN):
-            diagram.add(other)
+        for _, neighbour in islice(model.walk(max(row - _DRAWN // 2, 0) - 1, 1), _DRAWN):
+            diagram.add(neighbour)
         diagram.finish()
         event = model.event(row)
-        for line in diagram.rows:
-            line.is_focus = isinstance(event, Frame) and line.number == event.number
+        for diagram_row in diagram.rows:
+            diagram_row.is_focus = isinstance(event, Frame) and diagram_row.number == event.number
         width = max(self.app.size.width - 2, _MIN_WIDTH)
-        drawn = list(sequence_text.text(diagram.rows, model.paint, model.clock, width, diagram.note))
-        focus = next((index for index, text in enumerate(drawn) if "▶" in text), 0)
-        self.show(len(drawn), lambda index, width: drawn[index], focus)
+        lines = list(sequence_text.text(diagram.rows, model.paint, model.clock, width, diagram.note))
+        focus = next((index for index, text in enumerate(lines) if "▶" in text), 0)
+        self.show(len(lines), lambda index, width: lines[index], focus)

@@ -1,7 +1,7 @@
 """Lines of text with our colour codes, as strips of the screen.
 
 Nothing that a line contains may move the cursor or change more than its own colours. Lines come with control
-characters escaped; what is left of them is replaced here.
+characters escaped; any that are left are replaced here.
 """
 
 from functools import lru_cache
@@ -21,16 +21,16 @@ _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 def to_strip(line: str) -> Strip:
     """Return a line as a strip of the same width."""
     text = Text.from_ansi(line)
-    plain, segments, last = text.plain, [], 0
+    plain, segments, pos = text.plain, [], 0
     spans = sorted(text.spans)
     for start, stop, style in spans:
-        if start > last:
-            segments.append(Segment(_safe(plain[last:start])))
-        if stop > max(start, last):
-            segments.append(Segment(_safe(plain[max(start, last) : stop]), _style(style)))
-            last = stop
-    if last < len(plain):
-        segments.append(Segment(_safe(plain[last:])))
+        if start > pos:
+            segments.append(Segment(_safe(plain[pos:start])))
+        if stop > max(start, pos):
+            segments.append(Segment(_safe(plain[max(start, pos) : stop]), _style(style)))
+            pos = stop
+    if pos < len(plain):
+        segments.append(Segment(_safe(plain[pos:])))
     return Strip(segments)
 
 

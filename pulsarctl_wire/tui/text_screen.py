@@ -57,7 +57,7 @@ class TextScreen(ModalScreen[int | None]):
 
 
 def wrap_line(text: str, width: int) -> list[str]:
-    """Break a line into lines of `width` cells, indented as its second column, without colours."""
+    """Break a line into lines of at most `width` cells, indented to its second column, without colours."""
     plain = to_strip(text).text
     if cell_len(plain) <= width:
         return [text]

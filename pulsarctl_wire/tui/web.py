@@ -37,10 +37,10 @@ _POLL_SECONDS: Final = 0.2  # between two calls of `has_ended`
 def serve_screens(
     sock: socket, command: list[str], say: Callable[[str], object], has_ended: Callable[[], bool]
 ) -> None:
-    """Serve pages on a listening socket until a signal comes, or something `has_ended`.
+    """Serve pages on a listening socket until a signal comes, or until `has_ended` returns true.
 
-    `say` gets the links. `command` shows a screen on pipes, as textual-serve starts it; what that writes to
-    stderr goes to stdout.
+    `say` gets the links. `command` shows a screen on pipes, as textual-serve starts it; textual-serve writes
+    to stdout what a screen wrote to stderr.
     """
     screens = WebScreens(sock.getsockname()[1], command, say, has_ended)
     web.run_app(screens.make_app(), sock=sock, print=None, access_log=None, shutdown_timeout=_GRACE)
@@ -104,7 +104,7 @@ class WebScreens(Server):
         return page
 
     async def _close_at_end(self, page: web.WebSocketResponse, screen: AppService) -> None:
-        """Close a page when its screen has ended, whatever ended that."""
+        """Close a page when its screen has ended, whatever ended it."""
         if screen._task is not None:
             await asyncio.wait([screen._task])
             await page.close()
@@ -116,7 +116,7 @@ class WebScreens(Server):
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse whoever is not let in."""
+        """Refuse requests without cookie or link, and those of other hosts and pages."""
         if _find_host(request) not in HOSTS:
             raise web.HTTPForbidden(text=f"pwire: open this page as {HOSTS[0]} or {HOSTS[1]}\n")
         is_authenticated = _is_equal(request.cookies.get(self._cookie_name, ""), self._cookie)
@@ -131,8 +131,8 @@ class WebScreens(Server):
             raise answer
         if not is_authenticated:
             raise web.HTTPForbidden(text="pwire: open the link that pwire has printed\n")
-        here = f"http://{request.host}"
-        if request.headers.get("Origin", here) != here:
+        own_origin = f"http://{request.host}"
+        if request.headers.get("Origin", own_origin) != own_origin:
             raise web.HTTPForbidden(
                 text="pwire: the page of another site asks; open the link that pwire has printed\n"
             )
