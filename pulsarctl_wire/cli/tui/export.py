@@ -1,4 +1,4 @@
-"""Takes frames away from the screen, in the form that the name of the file says.
+"""Saves frames of the screen, in the format that the suffix of the file's name says, or replays them.
 
 .pcapng, .pcap   packets that carry the same bytes, for pwire, Wireshark, or `pwire replay`
 .jsonl, .json    a record per line, as of decode -o json
@@ -73,7 +73,7 @@ class Export:
         """Write events to a new file; return what was done. Raises OSError, LocalProtocolError."""
         try:
             target = Path(path).expanduser()
-        except RuntimeError as error:  # of ~name
+        except RuntimeError as error:  # a path that begins with ~USER
             raise LocalProtocolError("there is no such user") from error
         writers = {
             ".pcapng": self._write_packets,

@@ -1,8 +1,8 @@
-"""The process beside a screen: it starts the jobs, and cleans up after the screen, whatever ends that.
+"""The process beside a screen: it starts the jobs, and cleans up after the screen, whatever ends it.
 
     screen ── a pipe of lines ──► helper ── fork ── a process per job
 
-The screen's process has threads, so it cannot be forked. The helper is forked from it before that, and only
+The screen's process has threads, so it cannot be forked. The helper is forked before they start, and only
 waits for lines: {"filter": "match.17.3", "expression": "…"} starts a job, in place of an earlier filter;
 {"end": true} means that the screen has closed. If the pipe ends without that, the helper resets the terminal.
 """
@@ -30,8 +30,8 @@ SERVE: Final = "serve"
 """The job that is a proxy or a broker."""
 
 _MESSAGES: Final = "messages"  # a file of what jobs say
-_LAST: Final = 12.0  # seconds that it has to end
-_LOOK: Final = 0.05  # seconds
+_SERVER_GRACE: Final = 12.0  # seconds that the server has to end
+_POLL_SECONDS: Final = 0.05
 _RESET: Final = (
     b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # no mouse
     b"\x1b[?2004l\x1b[?1004l\x1b[?2048l\x1b[<u"  # no bracketed paste, focus events, sizes, or keys as codes
@@ -70,7 +70,7 @@ class Helper:
         self._tell({"filter": "", "expression": ""})
 
     def adopt(self, process: int) -> None:
-        """Have a process that the screen has started end with it, whatever ends that; 0: none any more."""
+        """Have a process of the screen end with the screen, whatever ends it; 0: there is none any more."""
         self._tell({"adopt": process})
 
     def end(self) -> int:
@@ -104,7 +104,7 @@ def _terminal_state() -> Any:
 
 def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
     """Run the helper's process. What the jobs have said goes to stderr at the end."""
-    os.setpgid(0, 0)  # what stops the screen must not stop who cleans up after it
+    os.setpgid(0, 0)  # what stops the screen must not stop what cleans up after it
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     messages = os.open(job.directory / _MESSAGES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -119,7 +119,7 @@ def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
     try:
         for name, run in starts.items():
             running.start(name, run)
-        for request in _requests(reader, running.look):
+        for request in _requests(reader, running.check_server):
             has_ended = has_ended or "end" in request
             if "filter" in request:
                 running.filter(request["filter"], request["expression"])
@@ -133,12 +133,12 @@ def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
         os._exit(code)
 
 
-def _requests(reader: int, look: Callable[[], object]) -> Iterator[dict[str, Any]]:
-    """Yield what comes through the pipe until it ends; call `look` when nothing has come for a second."""
+def _requests(reader: int, on_idle: Callable[[], object]) -> Iterator[dict[str, Any]]:
+    """Yield what comes through the pipe until it ends; call `on_idle` when nothing has come for a second."""
     rest = b""
     while True:
         if not select.select([reader], [], [], 1.0)[0]:
-            look()
+            on_idle()
             continue
         data = os.read(reader, 65_536)
         if not data:
@@ -148,14 +148,14 @@ def _requests(reader: int, look: Callable[[], object]) -> Iterator[dict[str, Any
 
 
 def _reset(screen: int, terminal: Any) -> None:
-    """Reset the terminal as it was before."""
+    """Restore the state that the terminal had before the screen."""
     with suppress(OSError, termios.error):
         os.write(screen, _RESET)
         termios.tcsetattr(screen, termios.TCSANOW, terminal)
 
 
 def _finish(job: Job) -> int:
-    """Say what the jobs have said, delete what nobody needs any more, and return the exit code."""
+    """Print what the jobs have said, delete what nobody needs any more, and return the exit code."""
     directory, code = job.directory, 0
     with suppress(OSError, StoreError):
         for line in (directory / _MESSAGES).read_text(errors="replace").splitlines():
@@ -185,7 +185,7 @@ class _Running:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._screen = os.getppid()
+        self._screen_process = os.getppid()
         self._processes: dict[str, int] = {}
         self._adopted = 0
 
@@ -225,8 +225,8 @@ class _Running:
             if name == SERVE:
                 write_json(self._job.directory, ENDED, {"code": code})
 
-    def look(self) -> None:
-        """Notice that the server was killed."""
+    def check_server(self) -> None:
+        """Note the end of the server if it was killed, and could not do so itself."""
         process = self._processes.get(SERVE)
         if process is not None and os.waitpid(process, os.WNOHANG)[0]:
             del self._processes[SERVE]
@@ -237,7 +237,7 @@ class _Running:
     def filter(self, name: str, expression: str) -> None:
         """Run a filter whose file has this name; "": none."""
         self._kill("filter")
-        for path in self._job.directory.glob(f"match.{self._screen}.*"):
+        for path in self._job.directory.glob(f"match.{self._screen_process}.*"):
             path.unlink(missing_ok=True)
         if name:
             self.start("filter", partial(_run_job, "filter_events", self._job, name, expression))
@@ -249,11 +249,11 @@ class _Running:
         with suppress(ProcessLookupError):
             if name == SERVE:  # it ends its recording, and the processes beside it
                 os.kill(process, signal.SIGTERM)
-                deadline = time.monotonic() + _LAST
+                deadline = time.monotonic() + _SERVER_GRACE
                 while time.monotonic() < deadline:
                     if os.waitpid(process, os.WNOHANG)[0]:
                         return
-                    time.sleep(_LOOK)
+                    time.sleep(_POLL_SECONDS)
             os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
 

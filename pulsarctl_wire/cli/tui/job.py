@@ -32,7 +32,7 @@ class Job:
     """Whether the store stays when the screen is closed."""
 
     is_owner: bool = True
-    """Whether the store is this process's own, not that of one that `--web` has started."""
+    """Whether this process made the store; False in one that `--web` has started for a page."""
 
     def make_recorder(self) -> Recorder:
         """Return a recorder of events. Raises FilterError, CaptureError for a wrong schema or key."""
@@ -65,7 +65,7 @@ class _Numbers:
         self._read_at = 0.0
 
     def find(self, packet: int) -> tuple[str | None, int | None]:
-        """Return the file and the number there, or None if unknown."""
+        """Return the file of a packet, and its number there; None for what is unknown."""
         if packet > self._packets and time.monotonic() > self._read_at + _LOOK:
             self._read_at = time.monotonic()
             value = read_json(self._directory, "numbers", {"packets": 0, "stretches": []})

@@ -2,9 +2,9 @@
 
     Reading      sources -> events of the store; reading.json
     Examination  the same sources again -> findings.json, counts.json
-    Filtering    events of the store -> match.PROCESS.N, an array of positions; the same with .json
+    Filtering    events of the store -> match.PROCESS.N, an array of positions; match.PROCESS.N.json, progress
 
-The screen looks at the files that they write.
+The screen looks at the files that these processes write.
 """
 
 import time
@@ -44,7 +44,7 @@ class _Timer:
         self._due = 0.0
 
     def is_due(self) -> bool:
-        """Return whether some seconds have passed since it was due last."""
+        """Return whether it is time; if so, it is time again after some seconds."""
         now = time.monotonic()
         if now < self._due:
             return False
@@ -111,7 +111,7 @@ def filter_events(job: Job, name: str, expression: str) -> None:
     scanned = matched = 0
     timer = _Timer(EVERY)
 
-    def say(*, is_done: bool) -> None:
+    def write_progress(*, is_done: bool) -> None:
         write_json(job.directory, name, {"scanned": scanned, "matched": matched, "is_done": is_done})
 
     with open(job.directory / name, "wb", buffering=0) as stream:
@@ -120,8 +120,8 @@ def filter_events(job: Job, name: str, expression: str) -> None:
             stream.write(array("I", matches).tobytes())
             scanned, matched = position + len(events), matched + len(matches)
             if timer.is_due():
-                say(is_done=False)
-        say(is_done=True)
+                write_progress(is_done=False)
+        write_progress(is_done=True)
 
 
 def _make_test(job: Job, text: str) -> Callable[[Event], bool]:
@@ -144,7 +144,7 @@ def _make_test(job: Job, text: str) -> Callable[[Event], bool]:
 
 
 def _follow(directory: Path) -> Iterator[tuple[int, list[Event]]]:
-    """Yield the events of a store until it is complete, with the position of the first one of each batch."""
+    """Yield batches of a store's events until it is complete, each with the position of its first event."""
     reader, position = StoreReader(directory), 0
     while True:
         is_done = read_json(directory, "reading", {}).get("is_done", False)

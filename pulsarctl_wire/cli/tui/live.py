@@ -45,7 +45,7 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
         from pulsarctl_wire.tui.model import Intercept
 
         session = make_session(job, f"{kind}, live", jobs, expression=watch_options.selection.expression)
-        intercept = Intercept(_make_ask(control, kind), *_editing(), _refuse, _catalogue())
+        intercept = Intercept(_make_ask(control, kind), *_make_converters(), _refuse, _catalogue())
         return replace(session, live=True, intercept=intercept)
 
     return show(job, {SERVE: lambda: serve(watch, faults)}, make_live_session, web)
@@ -57,8 +57,8 @@ def _make_ask(control: Path, kind: str) -> Callable[[dict[str, Any]], dict[str, 
     return lambda request: ask(control, request, 5.0, kind)
 
 
-def _editing() -> tuple[Callable[[bytes], str], Callable[[str], bytes]]:
-    """Return the functions that turn a frame into a text to edit, and such a text into a frame."""
+def _make_converters() -> tuple[Callable[[bytes], str], Callable[[str], bytes]]:
+    """Make the functions that turn a frame into a text to edit, and such a text into a frame."""
     import json
 
     from pulsarctl_wire.conformance.fuzzing.script import write_line
@@ -82,6 +82,7 @@ def _editing() -> tuple[Callable[[bytes], str], Callable[[str], bytes]]:
 
 
 def _refuse(frame: Frame) -> bytes:
+    """Build an answer that refuses a frame; PONG if no answer can."""
     from pulsarctl_wire.faults.answers import build_refusal
     from pulsarctl_wire.wire.commands import build_command
     from pulsarctl_wire.wire.frame import build_frame

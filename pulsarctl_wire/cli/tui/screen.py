@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pulsarctl_wire.tui.model import Jobs, Session
 
 STORE_VARIABLE: Final = "PWIRE_STORE"
-"""Names the store of another process, whose screen this one is: a browser shows it."""
+"""The environment variable that names the store to show, in processes that `--web` starts for pages."""
 
 
 def attached_store() -> Path | None:
-    """Return the store of the process whose screen this one is; None: this process makes its own."""
+    """Return the store that `--web` gives this process to show; None: it makes its own."""
     path = os.environ.get(STORE_VARIABLE)
     return Path(path) if path else None
 
 
 def require_screen(name: str, web: int | None, instead: str) -> None:
-    """End the command if there is no terminal for a screen, nor a browser. `instead` says what to do then."""
+    """End the command if there is no terminal for a screen, nor a browser. `instead` says what else to do."""
     console.require("textual", *(["textual_serve"] if web is not None else []))
     if web is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         console.fail(f"{name}: this is no terminal; --web PORT shows the screen in a browser, {instead}")
@@ -87,7 +87,7 @@ def _serve(port: int, directory: Path) -> None:
 def make_session(
     job: Job, title: str, jobs: Jobs, *, first: int | None = None, expression: str | None = None
 ) -> Session:
-    """Return what the screen needs."""
+    """Return what the screen needs; `first` is the frame to go to, `expression` the first filter."""
     from pulsarctl_wire.cli.capture.explain import explain_rule
     from pulsarctl_wire.cli.capture.select import FirstError
     from pulsarctl_wire.cli.tui.export import Export

@@ -86,7 +86,7 @@ def _check(options: TuiOptions) -> None:
 
 
 def _split_links(sources: list[str]) -> tuple[list[str], int | None]:
-    """Split FILE#123 into the file and the number of a frame, unless that is the name of a file."""
+    """Split FILE#123 into a file and the number of a frame, unless a file has the whole name."""
     paths, first = [], None
     for source in sources:
         path, sign, number = source.rpartition("#")
@@ -99,7 +99,11 @@ def _split_links(sources: list[str]) -> tuple[list[str], int | None]:
 
 
 def make_job(options: TuiOptions, sources: list[str]) -> Job:
-    """Choose where the events are kept: in the cache, unless they come from what TLS hides."""
+    """Make the job of a screen. Its store is the one that `--web` gives it, one in the cache, or a new one.
+
+    A new one is temporary. It is needed if TLS keys are given, if a source is no regular file, and if another
+    process is writing to the store in the cache.
+    """
     from pulsarctl_wire.cli.tui.job import Job, is_complete
     from pulsarctl_wire.pipeline.files.paths import cache_directory
 
@@ -108,7 +112,7 @@ def make_job(options: TuiOptions, sources: list[str]) -> Job:
     is_owner = directory is None
     is_kept = is_owner and not options.read.keylogs and all(map(os.path.isfile, sources))
     if is_kept:
-        directory = root / _key(options, sources)
+        directory = root / _cache_key(options, sources)
         _forget_oldest(root, directory)
         if is_complete(directory):
             os.utime(directory)
@@ -119,13 +123,13 @@ def make_job(options: TuiOptions, sources: list[str]) -> Job:
     return Job(directory, sources, options.read, options.display, options.checks, is_kept, is_owner)
 
 
-def _forget_oldest(root: Path, kept: Path) -> None:
-    """Delete what was not opened for the longest time, if all is too much. `kept` stays."""
+def _forget_oldest(root: Path, current: Path) -> None:
+    """Delete the stores that were opened least recently, if all are too large; `current` stays."""
     import shutil
     from contextlib import suppress
 
     with suppress(OSError):
-        directories = [path for path in root.iterdir() if path != kept and not _is_used(path)]
+        directories = [path for path in root.iterdir() if path != current and not _is_used(path)]
         sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in directories}
         for path in sorted(directories, key=lambda path: path.stat().st_mtime):
             if sum(sizes.values()) > _MAX_CACHE_BYTES:
@@ -154,8 +158,8 @@ def _begin(directory: Path) -> bool:
     return True
 
 
-def _key(options: TuiOptions, sources: list[str]) -> str:
-    """Return the name of the directory for these files, read in this way."""
+def _cache_key(options: TuiOptions, sources: list[str]) -> str:
+    """Return the name of the store for these files, read with these options."""
     from hashlib import sha256
 
     files = []
