@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 ENDLESS: Final = 5
 """How often an entry must be delivered again to be an `EndlessRedelivery`."""
 
-_MAX_TRIES: Final = 16  # of a dead letter policy that has the default of Java
+_MAX_TRIES: Final = 16  # of Java's default dead letter policy
 
 _MAX_ENTRIES: Final = 1_000  # entries of a consumer that are looked at: those that were delivered first
 
@@ -37,16 +37,16 @@ class AckHole(Rule):
     relies_on = CAPTURE  # other consumers of the subscription may acknowledge it
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
-        """Check the entries that are unacknowledged for longest."""
+        """Check the entries that have been unacknowledged for longest."""
         if consumer.subscription_facts.highest_acked == NOWHERE or not (
             consumer.has_exact_permits and self.can_judge(consumer.state)
         ):
             return
-        until = now_ns - self.thresholds.unacked
+        latest_ns = now_ns - self.thresholds.unacked
         for entry, delivery in islice(consumer.entries.items(), _MAX_ENTRIES):
-            if not isinstance(delivery, UnackedDelivery) or delivery.sighting.time_ns > until:
+            if not isinstance(delivery, UnackedDelivery) or delivery.sighting.time_ns > latest_ns:
                 break
-            later_ack = consumer.subscription_facts.find_ack_past(entry, until)
+            later_ack = consumer.subscription_facts.find_ack_past(entry, latest_ns)
             if later_ack is not None and not delivery.is_chunk and not _is_endless(consumer, entry):
                 self._report(consumer, entry, delivery, later_ack, now_ns)
 

@@ -31,8 +31,8 @@ _CONNECT_LIKE: Final = {NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]}
 _NON_PERSISTENT: Final = "non-persistent://"  # whose messages all have the id 0:0
 _MAX_GROUPS: Final = 1_024
 _MAX_REPORTED: Final = 10_000
-_KEPT: Final = 12  # refusals of a group that are kept
-_LONGEST: Final = 200  # characters of a broker's text that are shown
+_MAX_SIGHTINGS: Final = 12  # refusals of a group that are kept
+_MAX_TEXT: Final = 200  # characters of a broker's text that are shown
 
 _EXPLAINED: Final = {
     ServerError.AuthenticationError,
@@ -206,43 +206,43 @@ class RequestRefused(Rule):
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._groups: dict[_Kind, dict[int, _Refusals]] = {}  # and by code
-        self._asked_at: dict[_Kind, int] = {}  # time of the latest request that succeeded
+        self._groups: dict[_Kind, dict[int, _Refusals]] = {}  # by kind, then by code
+        self._requested_at: dict[_Kind, int] = {}  # when the latest successful request was made
         self._reported: list[tuple[_Kind, int, _Refusals]] = []
 
     def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Add a refusal to its group."""
-        code, asked = error_of(frame), frame.request_type
-        if code is None or code in _EXPLAINED or asked in _CONNECT_LIKE or frame.to_broker:
+        code, request_type = error_of(frame), frame.request_type
+        if code is None or code in _EXPLAINED or request_type in _CONNECT_LIKE or frame.to_broker:
             return
-        kind = find_client_host(state.connection), frame.topic, asked
-        if sighting.time_ns and sighting.time_ns <= self._asked_at.get(kind, -1):
-            return  # what is live may come in another order
+        kind = find_client_host(state.connection), frame.topic, request_type
+        if sighting.time_ns and sighting.time_ns <= self._requested_at.get(kind, -1):
+            return  # a later request has succeeded: live events may come out of order
         group = self._groups.setdefault(kind, {})
         bound(self._groups, _MAX_GROUPS)
         refusals = group.get(code)
         if refusals is None:
-            text = as_text(frame.body.message[:_LONGEST]).partition("\n")[0]
+            text = as_text(frame.body.message[:_MAX_TEXT]).partition("\n")[0]
             subject = make_answer_subject(state, frame)._replace(consumer_id=None, producer_id=None)
             refusals = group[code] = _Refusals(state, subject, sighting, text)
         refusals.count += 1
         refusals.last_ns = sighting.time_ns
-        if len(refusals.sightings) < _KEPT:
+        if len(refusals.sightings) < _MAX_SIGHTINGS:
             refusals.sightings.append(sighting)
             if state.request_sighting is not None:
                 refusals.requests.append(state.request_sighting)
 
     def on_success(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget the refusals of what was asked for again, and has succeeded."""
-        asked = state.request_sighting
-        if frame.request_type is None or asked is None:
+        request = state.request_sighting
+        if frame.request_type is None or request is None:
             return
         kind = find_client_host(state.connection), frame.topic, frame.request_type
-        self._asked_at[kind] = max(self._asked_at.get(kind, 0), asked.time_ns)
-        bound(self._asked_at, _MAX_GROUPS)
+        self._requested_at[kind] = max(self._requested_at.get(kind, 0), request.time_ns)
+        bound(self._requested_at, _MAX_GROUPS)
         group = self._groups.get(kind, {})
         for code, refusals in list(group.items()):
-            if refusals.last_ns <= asked.time_ns:
+            if refusals.last_ns <= request.time_ns:
                 del group[code]
 
     def on_possible_duplicate(
@@ -258,7 +258,7 @@ class RequestRefused(Rule):
                 self._report(kind)
 
     def on_finished(self) -> None:
-        """Report the groups that are left, and take back those that are, or may be, explained by now."""
+        """Report the groups that are left, and withdraw findings that are, or may be, explained by now."""
         for kind in list(self._groups):
             self._report(kind)
         for kind, code, refusals in self._reported:

@@ -95,7 +95,7 @@ class IncompleteChunks(Rule):
         if not (sighting.to_broker or consumer) or key in self._done:
             return
         if consumer is not None and (send_key in self._messages or send_key in self._done):
-            return  # its SENDs are followed
+            return  # the SENDs of its chunks are followed instead
         parts, number, count = self._messages.pop(key, None), metadata.chunk_id, metadata.num_chunks_from_msg
         if parts is None:
             parts = _Parts(sighting)

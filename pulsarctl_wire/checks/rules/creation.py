@@ -110,14 +110,14 @@ class CreateTimedOutNotClosed(Rule):
         if not self.can_judge(state):
             return
         kind = "producer" if first.sighting.type == PRODUCER else "consumer"
-        waited = format_ns((answer or retry).time_ns - first.sighting.time_ns)
+        delay = format_ns((answer or retry).time_ns - first.sighting.time_ns)
         rows = [
-            (first.sighting, f"not answered for {waited}"),
+            (first.sighting, f"not answered for {delay}"),
             (retry, f"asked again, no CLOSE_{kind.upper()}"),
             (answer, "late answer"),
         ]
         text = f"The client gave up waiting for its {kind} and asked again without closing the first one,"
-        text += f" which the broker {f'has opened after {waited}' if answer else 'may still open'}."
+        text += f" which the broker {f'has opened after {delay}' if answer else 'may still open'}."
         self.report(state, first.subject, rows, text, CERTAIN if answer else SUSPECTED)
 
 
@@ -171,7 +171,7 @@ class StaleOwnership(Rule):
         bound(self._lookups, _MAX_REQUESTS)
 
     def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
-        """Report a request that was refused before, and comes again without a LOOKUP."""
+        """Report a request that was refused before, and comes again without a lookup between."""
         if frame.body is None or not self._refusals:
             return
         owner, connection = find_owner(frame), state.connection

@@ -33,7 +33,8 @@ class _Stalled(SilenceRule):
 
     relies_on = CAPTURE
     cause = ("client", "topic", "subscription")
-    acknowledges: ClassVar[bool]
+    is_acknowledging: ClassVar[bool]
+    """Whether the rule is about consumers that acknowledge at least half of what they get."""
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a silence that lasts until now."""
@@ -41,7 +42,7 @@ class _Stalled(SilenceRule):
         flow, message = consumer.last_flow, consumer.last_message
         if now_ns - consumer.active_ns < quiet or consumer.permits > 0 or flow is None or message is None:
             return
-        if (2 * consumer.acked_count >= consumer.deliveries) is not self.acknowledges:
+        if (2 * consumer.acked_count >= consumer.deliveries) is not self.is_acknowledging:
             return
         if not (consumer.has_exact_permits and self.can_judge(consumer.state)):
             return
@@ -72,7 +73,7 @@ class PermitLeak(_Stalled):
     """
 
     id = "permit_leak"
-    acknowledges = True
+    is_acknowledging = True
 
 
 class ApplicationNotReceiving(_Stalled):
@@ -88,7 +89,7 @@ class ApplicationNotReceiving(_Stalled):
     """
 
     id = "application_not_receiving"
-    acknowledges = False
+    is_acknowledging = False
 
 
 class PermitsOverGranted(Rule):
@@ -200,7 +201,7 @@ class BlockedOnUnacked(SilenceRule):
             self.report(state, consumer.subject(), rows, certainty=CERTAIN)
 
     def _has_free_consumer(self, consumer: Consumer) -> bool:
-        """Return whether another consumer could get the messages; checked once between two frames."""
+        """Return whether another consumer could get the messages; cached until the next frame."""
         frames, subscription = consumer.state.frame_count, consumer.subscription_facts
         if frames != self._frame_count:
             self._frame_count, self._has_free = frames, {}

@@ -12,7 +12,7 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 
 _BEFORE_CONNECT: Final = {NUMBERS[name] for name in ("CONNECT", "PING", "PONG", "AUTH_RESPONSE")}
 _ONE_COUNTER: Final = ("Pulsar-Java", "Pulsar Go", "pulsar-client-go")
-"""How clients begin their version that use one counter for all request ids."""
+"""Prefixes of the versions of clients that use one counter for all request ids."""
 
 _SINCE: Final = {
     "REDELIVER_UNACKNOWLEDGED_MESSAGES": 2,
@@ -57,7 +57,7 @@ class CommandBeforeConnect(ConductRule):
             state.notes.setdefault(self.id, state.sighting)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """Report it if the connection was seen from its beginning."""
+        """Report that command if the connection was seen from its beginning."""
         first: Sighting | None = state.notes.get(self.id) if state.has_notes else None
         is_from_start = ending.syns and not ending.joined and state.has_all_bytes
         if first is not None and first.time_ns and is_from_start:

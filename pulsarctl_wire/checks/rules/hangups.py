@@ -37,9 +37,9 @@ def _closes_at_once(ending: EndedConnection, sighting: Sighting) -> bool:
 class _Loop:
     """Connections that a client has closed right after MESSAGE, and the entries that all of them had got."""
 
-    state: CheckState  # the first one
+    state: CheckState  # of the first connection
     entries: dict[Entry, UnackedDelivery]
-    ended_ns: int  # the last one
+    ended_ns: int  # when the last connection ended
     count: int = 1
 
 
@@ -64,29 +64,31 @@ class ReconnectLoopOnFrame(Rule):
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Add a connection that the client may have closed because of a message."""
-        entries: dict[_Key, dict[Entry, UnackedDelivery]] = {}
+        entries_by_key: dict[_Key, dict[Entry, UnackedDelivery]] = {}
         for consumer in state.consumers_at_end:
-            entries.setdefault(_make_key(consumer), {}).update(_find_last_entries(consumer, ending))
-        for key, last in entries.items():
-            if last and self.can_judge(state):
-                self._add(key, state, last, ending.end_ns or 0)
+            entries_by_key.setdefault(_make_key(consumer), {}).update(_find_last_entries(consumer, ending))
+        for key, entries in entries_by_key.items():
+            if entries and self.can_judge(state):
+                self._add(key, state, entries, ending.end_ns or 0)
 
-    def _add(self, key: _Key, state: CheckState, last: dict[Entry, UnackedDelivery], ended_ns: int) -> None:
+    def _add(
+        self, key: _Key, state: CheckState, entries: dict[Entry, UnackedDelivery], ended_ns: int
+    ) -> None:
         """Add a connection that was closed after these entries."""
         loop = self._loops.get(key)
         common = (
-            {entry: delivery for entry, delivery in loop.entries.items() if entry in last} if loop else {}
+            {entry: delivery for entry, delivery in loop.entries.items() if entry in entries} if loop else {}
         )
         if loop is None or not common:
-            self._loops[key] = _Loop(state, last, ended_ns)
+            self._loops[key] = _Loop(state, entries, ended_ns)
             bound(self._loops, _MAX_CONSUMERS)
             return
         if state.first_ns < loop.ended_ns:
-            return  # another consumer, which got it as well
+            return  # open at the same time: another consumer, which got the message as well
         loop.entries, loop.ended_ns = common, ended_ns
         loop.count += 1
         entry = min(common, key=lambda entry: (common[entry].is_intact, entry))
-        rows = [(row.sighting, "client closes") for row in (common[entry], last[entry])]
+        rows = [(delivery.sighting, "client closes") for delivery in (common[entry], entries[entry])]
         text = f"The client has closed its connection {loop.count} times after it was given the same message."
         subject = Subject(key[1], key[2], message_id=format_entry(entry))
         certainty = CERTAIN if loop.count >= _CERTAIN_FROM else SUSPECTED

@@ -19,7 +19,7 @@ from pulsarctl_wire.wire.session.state_data import Owner
 _ERROR: Final = NUMBERS["ERROR"]
 _EXCLUSIVE: Final = CommandSubscribe.Exclusive
 _PROBED_NS: Final = (4 * SECOND, 8 * SECOND)
-"""How long a broker (4.0.8) keeps a request for a taken name, until it knows that the holder is dead."""
+"""How long a broker (4.0.8), at least and at most, keeps a request for a taken name to test its holder."""
 
 _MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
@@ -44,7 +44,7 @@ class _Claim:
 
     @property
     def is_holder_alive(self) -> bool:
-        """Whether the holder's client has sent anything since."""
+        """Whether the holder's client has sent anything since the request."""
         return self.holder.to_broker.last_heard_ns > self.request.time_ns
 
 
@@ -53,7 +53,7 @@ class _Claims(Rule):
 
     relies_on = CAPTURE
     busy_error: ClassVar[int]
-    """The error that means that it is taken."""
+    """The error that says that the name is taken."""
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
@@ -125,7 +125,7 @@ class _HeldByDead(_Claims):
     """The holder's client says nothing more."""
 
     kind: ClassVar[str]
-    cause = ("last",)  # the dead connection: that of the PING
+    cause = ("last",)  # the connection of the last evidence, the PING: the dead one
 
     def on_ping(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note the first PING to the client since its last frame."""

@@ -59,14 +59,14 @@ class _Silent(Rule):
             self._report(state, pings, end_ns, CERTAIN)
 
     def _report(self, state: CheckState, pings: list[Sighting], now_ns: int, certainty: str) -> None:
-        silent, sender = self.names
+        receiver, sender = self.names
         closing = f", and the {sender} has closed the connection" if certainty == CERTAIN else ""
         first, *later = state.notes[self.id]
         interval = f" (it sends one every {format_ns(later[0].time_ns - first.time_ns)})" if later else ""
         text = (
-            f"The {silent} has sent nothing for {format_ns(now_ns - pings[0].time_ns)} "
+            f"The {receiver} has sent nothing for {format_ns(now_ns - pings[0].time_ns)} "
             f"since the {sender}'s PING{interval}{closing}: "
-            f"the {silent} hangs, its host is gone, or the network drops its packets."
+            f"the {receiver} hangs, its host is gone, or the network drops its packets."
         )
         self.report(state, Subject(), [(ping, "never answered") for ping in pings], text, certainty)
 

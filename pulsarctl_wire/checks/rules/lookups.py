@@ -92,7 +92,7 @@ class RedirectLoop(Rule):
             self._add_redirect(key, redirect, state, request, sighting)
 
     def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
-        """Do the same for an answer over HTTP."""
+        """Do as `on_answer` does, for an answer over HTTP."""
         if message.kind != "lookup" or message.request is None or message.topic is None:
             return
         key, location = (find_client_host(state.connection), message.topic), message.fields.get("location")
@@ -120,7 +120,7 @@ class RedirectLoop(Rule):
             if is_parallel:
                 return  # another lookup, made at the same time
             if request.time_ns - last.time_ns >= self.thresholds.unanswered:
-                chain = None  # another one, made later
+                chain = None  # this is another lookup, made later
         if chain is None:
             chain = self._chains[key] = _Chain(state, request, deque(maxlen=_MAX_REDIRECTS))
             bound(self._chains, _MAX_LOOKUPS)
@@ -172,9 +172,9 @@ class _Promise:
 
 
 def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
-    """Return client host and server as of the opening, as they may have been flipped since.
+    """Return pairs of client host and server address, as at the opening: the ends may be flipped since.
 
-    For a connection through our proxy, the address of the proxy comes too.
+    For a connection through our proxy, one of them has the proxy's address.
     """
     opening = connection
     if connection.flipped:
@@ -214,7 +214,7 @@ class AdvertisedAddressUnreachable(Rule):
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic
-        self._kept: dict[tuple[str, str], None] = {}  # client hosts, and addresses where they opened a topic
+        self._used_addresses: dict[tuple[str, str], None] = {}  # client hosts, and where they opened a topic
         self._opening: dict[tuple[str, str], None] = {}  # client hosts, and topics that they open
         self._has_all_addresses = True  # no address was forgotten
         self._now = 0
@@ -282,11 +282,11 @@ class AdvertisedAddressUnreachable(Rule):
         host = find_client_host(state.connection)
         promise = self._promises.pop((host, frame.topic or ""), None)
         if promise is not None:
-            self._kept[host, promise.address] = None
-            bound(self._kept, _MAX_LOOKUPS)
+            self._used_addresses[host, promise.address] = None
+            bound(self._used_addresses, _MAX_LOOKUPS)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """Record the end of a connection, and whose client has left."""
+        """Record the end of a connection, and that the client of its promises has left."""
         for address_key in _find_opening_addresses(state.connection):
             address = self._addresses.get(address_key)
             if address is not None:
@@ -302,7 +302,7 @@ class AdvertisedAddressUnreachable(Rule):
         for key, promise in list(self._promises.items()):
             state, until_ns = promise.state, now_ns
             if state.connection.listener and state.closed_ns is not None:
-                until_ns = state.closed_ns  # it could get to the proxy before
+                until_ns = state.closed_ns  # the client could get to the proxy only until then
             if until_ns - promise.sighting.time_ns >= self.thresholds.unanswered:
                 self._judge(key, promise)
 
@@ -321,12 +321,12 @@ class AdvertisedAddressUnreachable(Rule):
             return  # the open connection may still be accepted or fail
         del self._promises[key]
         tries = sum(time_ns >= since_ns for time_ns in address.failed_ns)
-        is_known = tries or (self._has_all_addresses and (key[0], without_partition(key[1])) in self._opening)
+        is_due = tries or (self._has_all_addresses and (key[0], without_partition(key[1])) in self._opening)
         if not tries and (
-            promise.is_http or promise.state.has_erred or (key[0], promise.address) in self._kept
+            promise.is_http or promise.state.has_erred or (key[0], promise.address) in self._used_addresses
         ):
             return
-        if address.reached_ns >= since_ns or not is_known or not self.can_judge(promise.state):
+        if address.reached_ns >= since_ns or not is_due or not self.can_judge(promise.state):
             return
         reason, certainty = (address.failure, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
         text = f"The broker sends the client to {promise.address}, and the client cannot get there: {reason}"
@@ -380,7 +380,7 @@ class LookupThrottled(Rule):
             self._count(state, refusals, locate_bytes(message))
 
     def _count(self, state: CheckState, refusals: _Refusals, sighting: Sighting) -> None:
-        """Count a refusal; report them once they are many."""
+        """Count a refusal; report the refusals once they are many."""
         refusals.count += 1
         refusals.sightings.append(sighting)
         if refusals.count >= _MIN_REFUSALS:
@@ -415,7 +415,7 @@ class ProducerOnPartitionedParent(Rule):
         self._note_partitions(frame.topic, body.partitions, sighting)
 
     def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
-        """Note the same of an answer over HTTP."""
+        """Note the number of partitions in an answer over HTTP."""
         partitions = message.fields.get("partitions")
         if message.kind == "partitions" and message.topic is not None and isinstance(partitions, int):
             self._note_partitions(message.topic, partitions, locate_bytes(message))

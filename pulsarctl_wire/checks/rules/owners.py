@@ -25,7 +25,7 @@ from pulsarctl_wire.wire.session.knowledge import bound
 from pulsarctl_wire.wire.session.state import PRODUCER
 from pulsarctl_wire.wire.session.state_data import Owner
 
-_IN_FLIGHT: Final = 5 * SECOND  # what comes later after a broker's CLOSE_* was sent after it arrived
+_IN_FLIGHT: Final = 5 * SECOND  # a command may come this long after a broker's CLOSE_* that it crossed
 _MAX_CLOSED: Final = 4_096  # producers and consumers that brokers have closed
 _ERROR: Final = NUMBERS["ERROR"]
 _UNSUBSCRIBE: Final = NUMBERS["UNSUBSCRIBE"]
@@ -36,7 +36,7 @@ class _NotOpen(ConductRule):
 
     command: ClassVar[int]
     grace_ns: ClassVar[int | None]
-    """How long after the broker has closed it; None: for ever."""
+    """How long the command may still come after the broker has closed its owner; None: for ever."""
 
     def on_not_open(self, state: CheckState, frame: Frame, owner: Owner) -> None:
         """Report the command, unless it may have been sent before the client knew."""
@@ -231,7 +231,7 @@ class NotLookedUp(ConductRule):
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._asked: dict[tuple[str, str], None] = {}  # client host and topic
+        self._lookups: dict[tuple[str, str], None] = {}  # client host and topic
 
     def on_lookup(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a lookup."""
@@ -243,28 +243,28 @@ class NotLookedUp(ConductRule):
 
     def _note(self, state: CheckState, topic: str | None) -> None:
         if topic is not None:
-            self._asked[find_client_host(state.connection), topic] = None
-            bound(self._asked, _MAX_CLOSED)
+            self._lookups[find_client_host(state.connection), topic] = None
+            bound(self._lookups, _MAX_CLOSED)
 
     def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a refusal for want of a lookup; what the client does next may be the worse mistake."""
-        request, asked = state.answered_request, state.request_sighting
-        if request is None or asked is None or request.topic is None or not state.is_whole:
+        request, opening = state.answered_request, state.request_sighting
+        if request is None or opening is None or request.topic is None or not state.is_whole:
             return
         if error_of(frame) != ServerError.ServiceNotReady or request.owner is None:
             return
-        if (find_client_host(state.connection), request.topic) not in self._asked:
-            state.notes[self.id] = asked, sighting, make_owner_subject(frame, request.owner)
+        if (find_client_host(state.connection), request.topic) not in self._lookups:
+            state.notes[self.id] = opening, sighting, make_owner_subject(frame, request.owner)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report a refusal that is the only mistake of its connection."""
         note = state.notes.get(self.id) if state.has_notes else None
         if note is None or state.has_erred or not self.can_judge(state):
             return
-        asked, answer, subject = note
-        is_again = self.doctor.is_explained(self, (asked, answer), subject.topic, ("stale_ownership",))
-        if not is_again and (find_client_host(state.connection), subject.topic) not in self._asked:
-            self.report(state, subject, [(asked, "no LOOKUP before it"), (answer, "refused")])
+        opening, answer, subject = note
+        is_again = self.doctor.is_explained(self, (opening, answer), subject.topic, ("stale_ownership",))
+        if not is_again and (find_client_host(state.connection), subject.topic) not in self._lookups:
+            self.report(state, subject, [(opening, "no LOOKUP before it"), (answer, "refused")])
 
 
 class _Closed(NamedTuple):
@@ -309,7 +309,7 @@ class NotReopened(Rule):
         self._by_topic: dict[tuple[str, str], dict[_Key, None]] = {}  # by client host, and topic
 
     def on_close(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
-        """Note that the broker has closed a producer or consumer; a client that does it is done with it."""
+        """Note that the broker has closed a producer or consumer, or forget one that the client closes."""
         body: Any = frame.body
         if body is None:
             return
@@ -321,7 +321,7 @@ class NotReopened(Rule):
         if life is None or life.success is None or life.end is not sighting or frame.topic is None:
             return
         if life.is_seeking:
-            return  # its client waits for SUCCESS before it opens it again
+            return  # its client opens it again after the answer to SEEK
         if len(self._closed) >= _MAX_CLOSED:
             bound(self._closed, _MAX_CLOSED)
             self._by_topic.clear()
@@ -335,8 +335,8 @@ class NotReopened(Rule):
 
     def _add(self, key: _Key, closed: _Closed) -> None:
         self._closed[key] = closed
-        place = find_client_host(closed.state.connection), without_partition(closed.topic)
-        self._by_topic.setdefault(place, {})[key] = None
+        topic_key = find_client_host(closed.state.connection), without_partition(closed.topic)
+        self._by_topic.setdefault(topic_key, {})[key] = None
 
     def on_return(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget what the client takes up again."""
@@ -349,12 +349,12 @@ class NotReopened(Rule):
 
     def _forget(self, state: CheckState, topic: str | None) -> None:
         if self._closed and topic is not None:
-            place = find_client_host(state.connection), without_partition(topic)
-            for key in self._by_topic.pop(place, ()):
+            topic_key = find_client_host(state.connection), without_partition(topic)
+            for key in self._by_topic.pop(topic_key, ()):
                 self._closed.pop(key, None)
 
     def on_due(self, now_ns: int) -> None:
-        """Report those that nobody has taken up for too long."""
+        """Report producers and consumers that have not been opened again for too long."""
         while self._closed:
             key, closed = next(iter(self._closed.items()))
             waited_ns = now_ns - closed.close.time_ns
@@ -364,7 +364,7 @@ class NotReopened(Rule):
             self._report(closed, waited_ns)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """Judge those of a connection that has ended."""
+        """Judge the closed producers and consumers of a connection that has ended."""
         for owner in state.notes.get(self.id, ()) if state.has_notes else ():
             closed = self._closed.pop((state.connection.index, owner), None)
             if closed is not None:

@@ -31,6 +31,8 @@ def make_entry_subject(frame: Frame) -> Subject:
 
 
 class _Oversized(NamedTuple):
+    """A frame over the limit."""
+
     sighting: Sighting
     size: int
     limit: int
@@ -115,7 +117,7 @@ class ChecksumRule(Rule):
 
     def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note the cause of a wrong checksum."""
-        if not sighting.checksum_cause:  # by another of these rules
+        if not sighting.checksum_cause:  # another of these rules may have set it
             sighting.checksum_cause = explain_checksum(frame)
 
 

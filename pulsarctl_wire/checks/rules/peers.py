@@ -106,8 +106,8 @@ class PlainClientOnTlsPort(ClientRule):
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._with_tls: dict[str, None] = {}  # servers that answered a TLS handshake
-        self._plain: dict[str, None] = {}  # servers that answered CONNECT
+        self._tls_servers: dict[str, None] = {}  # servers that answered a TLS handshake
+        self._plain_servers: dict[str, None] = {}  # servers that answered CONNECT
 
     def on_connect(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note CONNECT."""
@@ -116,8 +116,8 @@ class PlainClientOnTlsPort(ClientRule):
 
     def on_connected(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note which servers do not speak TLS."""
-        self._plain[state.connection.server] = None
-        bound(self._plain, _MAX_SERVERS)
+        self._plain_servers[state.connection.server] = None
+        bound(self._plain_servers, _MAX_SERVERS)
 
     def on_lost(self, state: CheckState, event: Event) -> None:
         """Note which servers speak TLS."""
@@ -127,8 +127,8 @@ class PlainClientOnTlsPort(ClientRule):
 
     def _learn(self, server: str) -> None:
         """Learn that a server speaks TLS, and report those that it refused before."""
-        self._with_tls[server] = None
-        bound(self._with_tls, _MAX_SERVERS)
+        self._tls_servers[server] = None
+        bound(self._tls_servers, _MAX_SERVERS)
         for (_, refused_by), first in self.first_attempts.items():
             if refused_by == server:
                 self._report(first)
@@ -140,12 +140,13 @@ class PlainClientOnTlsPort(ClientRule):
         sighting = state.notes.get(self.id)
         if sighting is None or not _is_hung_up_on(ending) or not self.can_judge(state):
             return
-        if (ending.end_ns or 0) - sighting.time_ns <= SECOND and state.connection.server not in self._plain:
+        delay_ns = (ending.end_ns or 0) - sighting.time_ns
+        if delay_ns <= SECOND and state.connection.server not in self._plain_servers:
             self._report(state)
 
     def _report(self, state: CheckState) -> None:
         evidence = [(state.notes[self.id], "in plain text, and not answered")]
-        if state.connection.server in self._with_tls:
+        if state.connection.server in self._tls_servers:
             text = "A client sends a plain CONNECT to a port that speaks TLS, and the server hangs up."
             self.report_failure(state, evidence, text)
         else:

@@ -203,7 +203,7 @@ class ProducerFenced(Rule):
 
     def _report(self, state: CheckState, producer: Producer, success: Sighting, send: Send) -> None:
         if MessageOverFrameLimit.id in state.notes:
-            return  # that rule is about it
+            return  # that rule reports why the connection was closed
         rows: list[tuple[Sighting, str]] = [
             (success, "exclusive access"),
             (send, "connection closed on this SEND"),
@@ -214,7 +214,7 @@ class ProducerFenced(Rule):
             rows.insert(1, (fence, "another producer asks for access with fencing"))
             certainty = CERTAIN if topic.epoch > 0 else SUSPECTED
         subject = producer.subject()
-        if certainty == CERTAIN or not state.has_erred:  # a mistake is why it was closed
+        if certainty == CERTAIN or not state.has_erred:  # a mistake may be why it was closed
             self.report(state, subject, rows, certainty=certainty)
 
 

@@ -14,8 +14,8 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _PROBE: Final = "probe"  # the version that hand-made clients state
-_MANY: Final = 10  # connections or producers with one message each, until it is a habit
-_SOON: Final = 10 * SECOND  # between two of them
+_MANY: Final = 10  # connections or producers with one message each: so many are a habit
+_SOON: Final = 10 * SECOND  # at most between two of them
 _MAX_CLIENTS: Final = 1_024
 _MAX_CHUNKED: Final = 1_024  # chunked messages of a connection that are followed
 _MINUTE_MS: Final = 60_000
@@ -59,10 +59,10 @@ class BatchCountMismatch(_Batch):
 
     def on_odd_batch(self, state: CheckState, frame: Frame, sighting: Sighting, count: int) -> None:
         """Report a batch with another number of messages."""
-        stated = frame.head.batch if frame.head is not None else 0
+        stated_count = frame.head.batch if frame.head is not None else 0
         if count >= 0:
             self.report_batch(
-                state, frame, sighting, f"holds {count} messages, and its metadata says {stated}"
+                state, frame, sighting, f"holds {count} messages, and its metadata says {stated_count}"
             )
 
     def on_odd_send(self, state: CheckState, frame: Frame, producer: Producer | None, send: Send) -> None:
@@ -222,21 +222,22 @@ class ProducerNameNotKept(ConductRule):
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._named: dict[tuple[str, str | None, int], Sighting] = {}  # by client host, topic, producer id
+        # by client host, topic, producer id
+        self._successes: dict[tuple[str, str | None, int], Sighting] = {}
 
     def on_success(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note that a producer got its name."""
         request = state.answered_request
         if request is not None and request.owner is not None:
-            self._named[find_client_host(state.connection), request.topic, request.owner[1]] = sighting
-            bound(self._named, _MAX_CLIENTS)
+            self._successes[find_client_host(state.connection), request.topic, request.owner[1]] = sighting
+            bound(self._successes, _MAX_CLIENTS)
 
     def on_producer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Report a PRODUCER that comes again without its name."""
         body: Any = frame.body
         if body is None or not body.epoch or body.producer_name:
             return
-        success = self._named.get((find_client_host(state.connection), frame.topic, body.producer_id))
+        success = self._successes.get((find_client_host(state.connection), frame.topic, body.producer_id))
         if success is not None:
             rows = [(success, "gave it a name"), (sighting, f"epoch {body.epoch}, no producer_name")]
             self.report_mistake(state, Subject(frame.topic, producer_id=body.producer_id), rows)
@@ -270,8 +271,8 @@ class PublishTimeSkewed(ConductRule):
         if abs(skew_ms) <= MAX_SKEW_MS or (skew_ms < 0 and is_again) or not self.can_judge(state):
             return
         unit = _find_unit(head.publish_time, send.time_ns)
-        off = f"{format_ns(abs(skew_ms) * 1_000_000)} {'ahead of' if skew_ms > 0 else 'behind'} the capture"
-        problem = f"looks like {unit}" if unit else f"is {off}"
+        skew = f"{format_ns(abs(skew_ms) * 1_000_000)} {'ahead of' if skew_ms > 0 else 'behind'} the capture"
+        problem = f"looks like {unit}" if unit else f"is {skew}"
         rows = [(send, f"publish_time {head.publish_time} {problem}")]
         certainty = CERTAIN if abs(skew_ms) > _HOUR_MS else SUSPECTED
         subject = make_send_subject(state, frame)
@@ -322,10 +323,10 @@ class ChunkSizeMismatch(ConductRule):
             messages[uuid] = first, number + 1, size
             bound(messages, _MAX_CHUNKED)
         elif size != metadata.total_chunk_msg_size and self.can_judge(state):
-            stated = metadata.total_chunk_msg_size
-            rows = [(first, f"total_chunk_msg_size {stated}"), (sighting, f"{size} bytes with this one")]
+            stated_size = metadata.total_chunk_msg_size
+            rows = [(first, f"total_chunk_msg_size {stated_size}"), (sighting, f"{size} bytes with this one")]
             subject = Subject(frame.topic, producer_id=frame.ids.owner, uuid=uuid)
-            text = f"The chunks of a message have {size} bytes, and say that they have {stated}."
+            text = f"The chunks of a message have {size} bytes, and say that they have {stated_size}."
             self.report_mistake(state, subject, rows, text)
 
 

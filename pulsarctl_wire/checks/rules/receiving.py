@@ -38,7 +38,9 @@ class AckNotDelivered(ConductRule):
             return
         holder = self._find_holder(state, consumer, entry)
         is_above = entry > max(consumer.subscription_facts.highest_delivered, consumer.highest_delivered)
-        if holder is None and not (is_above and consumer.deliveries and self._is_known(consumer, entry)):
+        if holder is None and not (
+            is_above and consumer.deliveries and self._is_in_last_ledger(consumer, entry)
+        ):
             return
         rows: list[tuple[Sighting | None, str]] = [(consumer.request, "the consumer that acknowledges")]
         if holder is not None:
@@ -63,8 +65,8 @@ class AckNotDelivered(ConductRule):
                 return delivery
         return None
 
-    def _is_known(self, consumer: Consumer, entry: Entry) -> bool:
-        """Return whether the entry's ledger is one that the consumer was given entries of."""
+    def _is_in_last_ledger(self, consumer: Consumer, entry: Entry) -> bool:
+        """Return whether the entry is in the ledger of the highest entry that the consumer was given."""
         return consumer.highest_delivered != NOWHERE and consumer.highest_delivered[0] == entry[0]
 
 

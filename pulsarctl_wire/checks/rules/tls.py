@@ -54,16 +54,16 @@ class TlsHandshakeFailed(ClientRule):
                 hint = _HINTS.get(alert.description)
                 text = f"The {_SIDES[to_broker]} ends TLS with the fatal alert {alert.description}"
                 text += f": {hint}." if hint else "."
-                place = Sighting(connection, to_broker, time_ns=alert.time_ns or 0, packet=alert.packet)
-                self.report_failure(state, [(place, f"alert {alert.description}, {tls.describe()}")], text)
+                sighting = Sighting(connection, to_broker, time_ns=alert.time_ns or 0, packet=alert.packet)
+                self.report_failure(state, [(sighting, f"alert {alert.description}, {tls.describe()}")], text)
                 return
         client = tls.server if connection.flipped else tls.client
         has_finished = client.records or client.closed_records or tls.is_midway or ending.joined
         if ending.by_broker is None or not tls.version or has_finished or not self.can_judge(state):
             return
         text = f"The {_SIDES[not ending.by_broker]} ends the connection before the TLS handshake is finished."
-        place = Sighting(connection, not ending.by_broker, time_ns=ending.end_ns or 0)
-        self.report_failure(state, [(place, f"the end of the connection, {tls.describe()}")], text)
+        sighting = Sighting(connection, not ending.by_broker, time_ns=ending.end_ns or 0)
+        self.report_failure(state, [(sighting, f"the end of the connection, {tls.describe()}")], text)
 
 
 class TlsCertificateInvalid(ClientRule):
@@ -84,15 +84,15 @@ class TlsCertificateInvalid(ClientRule):
         tls, time_ns = ending.connection.tls, ending.time_ns
         if tls is None or time_ns is None:
             return
-        for whose, certificate, to_broker in (
+        for side, certificate, to_broker in (
             ("broker", tls.server_certificate, False),
             ("client", tls.client_certificate, True),
         ):
             problem = _find_problem(certificate, time_ns // SECOND)
             if problem:
-                place = Sighting(ending.connection, to_broker, time_ns=time_ns, packet=ending.packet)
+                sighting = Sighting(ending.connection, to_broker, time_ns=time_ns, packet=ending.packet)
                 evidence = f"certificate {certificate.subject}, issued by {certificate.issuer}"
-                self.report_failure(state, [(place, evidence)], f"The {whose}'s certificate {problem}.")
+                self.report_failure(state, [(sighting, evidence)], f"The {side}'s certificate {problem}.")
 
 
 def _find_problem(certificate: Any, now: int) -> str:
