@@ -147,8 +147,8 @@ FAULTS: Final = (
     ),
     Fault(
         "pipeline/upkeep/optimize.py",
-        "if len(small_files) < least:",
-        "if len(small_files) <= least:",
+        "if len(small_files) < min_count:",
+        "if len(small_files) <= min_count:",
         "pipeline/test_pipeline_optimized.py",
     ),
     Fault(

@@ -68,7 +68,7 @@ def test_checksums_of_payloads_that_decompress(monkeypatch: pytest.MonkeyPatch) 
         calls.append(payload)
         return inspect_entry(metadata, payload, budget)
 
-    monkeypatch.setattr(metadata, "_MAX_ENTRIES", 10)
+    monkeypatch.setattr(metadata, "_MAX_INTACT", 10)
     monkeypatch.setattr(metadata, "inspect_entry", counted)
     examiner = Examiner()
     frames = [sent(PACKED, number, compression=ZLIB, uncompressed_size=100) for number in range(25)]
