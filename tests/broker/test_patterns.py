@@ -55,16 +55,36 @@ def test_bombs_match_nothing(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(((a{999}){999}){999}){999}", "a{1001}", "(" * 2_000 + ")" * 2_000, "a" * 5_001]
+    ("pattern", "text"),
+    [
+        *(
+            ("[{]", "{"),
+            ("[(?]", "?"),
+            (r"[a\]{]", "{"),
+            ("[]a{]", "]"),
+            ("[[:alpha:]{]", "{"),
+            (r"[\p{L}{]", "{"),
+        ),
+        *(("a{b}", "a{b}"), ("a{,3}", "a{,3}"), ("a{e}", "a{e}"), ("(?:a){e<=1}", "a{e<=1}"), ("a{}", "a{}")),
+        *((r"\Q{(?\E", "{(?"), (r"\Q[\E{", "[{"), (r"\Qa+", "a+"), ("(?P<n>a)", "a"), (r"\pL{2}", "ab")),
+        ("a{0003}", "aaa"),
+    ],
+)
+def test_literals_as_re2j_reads_them(pattern: str, text: str) -> None:
+    """The texts that RE2/J 1.8 matches by these patterns."""
+    assert Pattern(pattern).select([text, text + "a", "a" * 9]) == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(((a{999}){999}){999}){999}", "a{1001}", f"a{{{'9' * 4_500}}}", "(" * 2_000 + ")" * 2_000, "a" * 5_001],
 )
 def test_what_is_too_large(pattern: str) -> None:
     with pytest.raises(TooComplex):
         Pattern(pattern)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(", "a**", "(?R)", "(?&x)", "(?(1)a|b)", "(?:a){e<=1}", "(?P>x)", "(?1)"]
-)
+@pytest.mark.parametrize("pattern", ["(", "a**", "(?R)", "(?&x)", "(?(1)a|b)", "(?P>x)", "(?1)", "[{](?R)"])
 def test_what_is_wrong(pattern: str) -> None:
     with pytest.raises(re.error):
         Pattern(pattern)

@@ -5,7 +5,6 @@ the package `regex`, which knows the syntax of both and has a time limit; expres
 memory when compiled are refused.
 """
 
-import math
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -20,11 +19,22 @@ _LIST_SECONDS: Final = 0.25
 _MIN_SECONDS: Final = 0.001
 """The time limit for a list of names together, and what each name may take in any case."""
 
-_COUNTS: Final = re.compile(r"\{(\d*),?(\d*)\}")
-_UNKNOWN_SYNTAX: Final = re.compile(
-    r"\(\?(?![:=!>]|<[=!a-zA-Z]|[imsux]*(?:-[imsux]+)?[:)])|(?<!\\)(?<!\\[pP])\{(?!\d+(?:,\d*)?\})"
+_PIECE: Final = re.compile(
+    r"""
+    \\Q (?P<quoted>.*?) (?: \\E | \Z )
+    | \\[pP]\{[^}]*\} | \\.
+    | \[\^?\]? (?: \[:\^?\w+:\] | \\. | [^]\\] )* \]
+    | (?P<count> \{\d+(?:,\d*)?\} )
+    | (?P<brace>\{)
+    | (?P<unknown> \(\? (?! [:=!>] | P?<[a-zA-Z] | <[=!] | [imsux]*(?:-[imsux]+)?[:)] ) )
+    """,
+    re.DOTALL | re.VERBOSE,
 )
-"""Syntax of `regex` that Java does not know: recursion, conditions, approximate matches."""
+"""The parts of a pattern that `regex` reads differently from RE2/J, and those that may contain such text.
+
+`unknown` is syntax that neither RE2/J nor Java knows, such as recursion. To RE2/J, a `brace` that begins no
+count is a literal; to `regex` it begins an approximate match.
+"""
 
 
 class TooComplex(Exception):
@@ -43,17 +53,36 @@ def _make_error(problem: str, text: str, index: int) -> re.error:
     return re.error(f"{problem} near index {index}\n{text}{caret}")
 
 
+def _translate(text: str) -> str:
+    """Return a pattern of RE2/J in the syntax of `regex`. Raises re.error, TooComplex."""
+    if len(text) > _MAX_LENGTH:
+        raise TooComplex("it is too large")
+    repeats = 1
+
+    def translate_piece(piece: re.Match[str]) -> str:
+        nonlocal repeats
+        if piece["unknown"]:
+            raise _make_error("Unknown construct", text, piece.start())
+        if piece["count"]:
+            # nine digits are too many in any case; `int` refuses thousands of them
+            repeats *= max([1, *(int(number[:9]) for number in re.findall(r"[1-9]\d*", piece["count"]))])
+        if piece["quoted"] is not None:
+            return re.escape(piece["quoted"])
+        return r"\{" if piece["brace"] else piece[0]
+
+    translation = _PIECE.sub(translate_piece, text)
+    if repeats > _MAX_REPEATS:
+        raise TooComplex("it is too large")
+    return translation
+
+
 class Pattern:
     """A regular expression. Raises re.error, TooComplex."""
 
     def __init__(self, text: str) -> None:
-        repeats = math.prod(max(int(low or 0), int(high or 0), 1) for low, high in _COUNTS.findall(text))
-        if len(text) > _MAX_LENGTH or repeats > _MAX_REPEATS:
-            raise TooComplex("it is too large")
-        if match := _UNKNOWN_SYNTAX.search(text):
-            raise _make_error("Unknown construct", text, match.start())
+        translation = _translate(text)
         try:
-            self._pattern = regex.compile(text)
+            self._pattern = regex.compile(translation)
         except regex.error as error:
             problem, _, position = str(error).partition(" at position ")
             raise _make_error(
