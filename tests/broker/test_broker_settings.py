@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pulsarctl_wire.broker.basics import setting_names
 from pulsarctl_wire.broker.basics.settings import FIELDS, Settings, notes_on, parse_settings, read_conf
+from pulsarctl_wire.broker.shell.running import read_keys
 from pulsarctl_wire.conformance.basics.settings import SETTINGS
 from pulsarctl_wire.errors import SettingsError
 
@@ -53,6 +55,7 @@ def test_values_and_their_texts(name: str, text: object, value: object) -> None:
         ("keepAliveIntervalSeconds", None, "a whole number"),
         ("keepAliveIntervalSeconds", "9999999999999999999", "a number from"),
         ("maxMessageSize", "0", "a number from 1 to 2147483647"),
+        ("authenticationRefreshCheckSeconds", "0", "a number from 1 to 2147483647"),
         ("brokerServicePort", "65536", "a number from 0 to 65535"),
         ("backlogQuotaDefaultLimitGB", "lots", "a number"),
         ("superUserRoles", 5, "texts with commas"),
@@ -66,6 +69,27 @@ def test_a_wrong_value_is_refused_with_key_value_and_what_is_expected(
     with pytest.raises(SettingsError) as raised:
         parse_settings({name: value})
     assert str(raised.value).startswith(f"{name}={value}: it must be {expected}")
+
+
+def test_keys_as_long_as_no_path_may_be() -> None:
+    key = b"k" * 200
+    settings = {"tokenSecretKey": b64encode(key).decode(), "basicAuthConf": "user:" + "x" * 5_000}
+    keys = read_keys(parse_settings(settings))
+    assert (keys.token_secret, keys.passwords) == (key, settings["basicAuthConf"])
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("c2VjcmV0!", "tokenSecretKey: neither a file nor base64"),
+        ("/nowhere/a.key", "tokenSecretKey=/nowhere/a.key: neither a file nor base64"),
+        ("file:///nowhere", "tokenSecretKey=file:///nowhere: No such file or directory"),
+    ],
+)
+def test_a_wrong_key_is_shown_only_if_it_is_a_path(text: str, error: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        read_keys(parse_settings({"tokenSecretKey": text}))
+    assert str(raised.value) == error
 
 
 def test_defaults_are_valid_texts_too() -> None:

@@ -175,6 +175,7 @@ _RANGES: Final = {
         ("brokerServicePort", "brokerServicePortTls", "webServicePort", "webServicePortTls"), (0, 65_535)
     ),
     **dict.fromkeys(("defaultNumPartitions", "defaultNumberOfNamespaceBundles"), (1, 100_000)),
+    "authenticationRefreshCheckSeconds": (1, 2**31 - 1),
     "maxMessageSize": (1, 2**31 - 1),
     "subscriptionKeySharedConsistentHashingReplicaPoints": (1, 10_000),
 }

@@ -7,6 +7,7 @@ API is loaded on the first connection to it: loading it takes longer than all th
 import asyncio
 import base64
 import errno
+import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -186,12 +187,13 @@ def _read_key(name: str, text: str, *, is_text_allowed: bool = False) -> bytes:
             return base64.b64decode(data) if head.endswith(";base64") else unquote_to_bytes(data)
         if text.startswith("file:"):
             return Path(unquote(urlsplit(text).path)).read_bytes()
-        if not text or Path(text).exists():
+        if not text or os.path.exists(text):  # unlike Path.exists, False for what is too long for a path
             return Path(text).read_bytes() if text else b""
         return text.encode() if is_text_allowed and ":" in text else base64.b64decode(text, validate=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "neither a file nor base64"
-        raise SettingsError(f"{name}={text[:200]}: {reason}") from None
+        path = f"={text[:200]}" if text.startswith(("/", ".", "file:")) else ""  # else it may be a secret
+        raise SettingsError(f"{name}{path}: {reason}") from None
 
 
 def close_all(sockets: list[Sockets]) -> None:
