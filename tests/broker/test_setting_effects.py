@@ -85,6 +85,23 @@ def test_tenants_deleted_by_force(allowed: bool) -> None:
     run(whole())
 
 
+def test_partitions_in_use_that_are_not_stored() -> None:
+    async def whole() -> None:
+        settings = {"brokerDeleteInactivePartitionedTopicMetadataEnabled": True}
+        async with EmbeddedTarget("default", **settings) as target:
+            topic = target.topic().replace("persistent", "non-persistent")
+            await target.rest("PUT", f"{admin_path(topic)}/partitions", 2)
+            probe = await target.connect()
+            for number in range(2):
+                await probe.create_producer(f"{topic}-partition-{number}", number)
+            await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=0)
+            await target.advance(200)
+            assert topic in target.server.cluster.namespaces.partitioned
+            await probe.expect_nothing()
+
+    run(whole())
+
+
 @pytest.mark.parametrize("deletes", [True, False])
 def test_partitioned_topics_whose_partitions_are_gone(deletes: bool) -> None:
     async def whole() -> None:

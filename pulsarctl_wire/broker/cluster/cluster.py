@@ -365,11 +365,14 @@ class Cluster:
 
     def exists(self, name: TopicName) -> bool:
         """Return whether a topic exists, not counting partitioned ones."""
-        if name.full in self.namespaces.topics:
-            return True
-        if 0 <= name.partition < self.namespaces.count_partitions(name.parent):
-            return True
-        return any(name.full in broker.topics for broker in self.brokers)
+        is_partition = 0 <= name.partition < self.namespaces.count_partitions(name.parent)
+        return is_partition or self.is_used(name)
+
+    def is_used(self, name: TopicName) -> bool:
+        """Return whether a topic is stored or loaded, which a partition need not be."""
+        return name.full in self.namespaces.topics or any(
+            name.full in broker.topics for broker in self.brokers
+        )
 
     async def load(self, name: TopicName, preferred: Broker | None = None) -> AnyTopic:
         """Return a topic that exists, loaded by its owner; without one, by `preferred`. Raises Refused."""

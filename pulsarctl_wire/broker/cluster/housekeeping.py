@@ -99,9 +99,7 @@ async def delete_unused(broker: Broker) -> None:
 async def _delete_parent(broker: Broker, name: TopicName) -> None:
     """Delete a partitioned topic that has no partitions left, if the settings say so."""
     cluster, is_enabled = broker.cluster, broker.settings.brokerDeleteInactivePartitionedTopicMetadataEnabled
-    if is_enabled and not any(
-        part.full in cluster.namespaces.topics for part in cluster.catalogue.list_partitions(name)
-    ):
+    if is_enabled and not any(map(cluster.is_used, cluster.catalogue.list_partitions(name))):
         await cluster.delete_partitioned(name)
 
 
