@@ -173,6 +173,7 @@ def test_a_case_that_cannot_be_judged() -> None:
         (["http://127.0.0.1:1"], 2, "web service URL"),
         ([], 2, "name the broker"),
         (["pulsar://127.0.0.1:1", "subscribe/nope"], 2, "no case is called subscribe/nope"),
+        (["--list", "--level", "must", "haproxy/*"], 2, "no case of haproxy/* is as binding"),
         (["pulsar://127.0.0.1:1", "--have", "nothing"], 2, "--have nothing: use one of"),
         (["pulsar://127.0.0.1:1", "--have", "keepalive=x"], 2, "--have keepalive=x: use one of"),
         (["pulsar://127.0.0.1:1", "--admin-url", "localhost"], 2, "begins with http://"),

@@ -36,13 +36,16 @@ def choose(patterns: list[str], level: str, cases: Cases) -> list[Case]:
     """Return the cases that `patterns` match and that are at least as binding as `level`.
 
     A case that a pattern names in full is returned whatever its level. A pattern that matches no case ends
-    the command.
+    the command, and so does a level that no case has.
     """
     for pattern in patterns:
         if not select([pattern], cases):
             console.fail(f"no case is called {pattern[:100]}{did_you_mean(pattern, cases) or '; see --list'}")
     levels = LEVELS[: LEVELS.index(level) + 1]
-    return [case for case in select(patterns, cases) if case.level in levels or case.id in patterns]
+    choice = [case for case in select(patterns, cases) if case.level in levels or case.id in patterns]
+    if not choice:
+        console.fail(f"--level {level}: no case of {' '.join(patterns)[:100]} is as binding; see --list")
+    return choice
 
 
 def list_cases(cases: list[Case], output: str) -> int:
