@@ -27,7 +27,7 @@ async def newer_commands_on_v0(broker: Target) -> None:
     first, second = await probe.messages(2)
     await probe.confirm_ack(first.body.message_id)
     last = await probe.request("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE", consumer_id=1)
-    equal(id_of(last.last_message_id), id_of(second.body.message_id), "id of")
+    equal(id_of(last.last_message_id), id_of(second.body.message_id), "last_message_id")
     schema = {"topic": topic, "schema": make_avro_schema("int")}
     answer = await probe.request("GET_OR_CREATE_SCHEMA", "GET_OR_CREATE_SCHEMA_RESPONSE", **schema)
     absent(answer, "error_code")

@@ -73,7 +73,7 @@ async def one_owner_per_key(broker: Target) -> None:
     equal(sorted(number for numbers in results for number in numbers), list(range(60)), "number")
     for key in range(20):
         numbers_of_key = [[number for number in numbers if number % 20 == key] for numbers in results]
-        equal(sorted(numbers_of_key), [[], [], [key, key + 20, key + 40]], "of key")
+        equal(sorted(numbers_of_key), [[], [], [key, key + 20, key + 40]], "messages of a key, by consumer")
 
 
 async def _compare_owners(

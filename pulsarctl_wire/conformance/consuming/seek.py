@@ -178,7 +178,7 @@ _READER = {"durable": False, **_AT_LATEST}
 async def _seek_nondurable(broker: Target, fields: dict[str, Any]) -> None:
     consumer = await broker.subscribe(topic := await broker.fill(3), permits=10, **_READER)
     await _seek(consumer, message_id=EARLIEST)
-    equal(await broker.rest("GET", f"{admin_path(topic)}/subscriptions"), [], "rest")
+    equal(await broker.rest("GET", f"{admin_path(topic)}/subscriptions"), [], "subscriptions")
     await consumer.subscribe(topic, **fields)
     consumer.flow(10)
     equal(payloads(await consumer.messages(3)), [b"m0", b"m1", b"m2"], "payloads")
@@ -268,7 +268,7 @@ async def failover_standby(broker: Target) -> None:
 async def time_out_of_order(broker: Target) -> None:
     """Messages published at 5, 1, 7, 2, 9 s by their metadata; SEEK message_publish_time=6 s.
 
-    Expected: From the first on (the middle one is looked at, then the one before).
+    Expected: The third message and all after it: the middle one is looked at, then the one before.
 
     Source: Managed ledger: OpFindNewest.
     """

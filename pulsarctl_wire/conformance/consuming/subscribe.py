@@ -210,7 +210,7 @@ async def two_requests_pending(broker: Target) -> None:
     answers = [await consumer.next(), await consumer.next()]
     outcomes = [(item.command, item.body.request_id) for item in answers]
     if outcomes != [("SUCCESS", 51), ("SUCCESS", 52)]:
-        equal(outcomes, [("ERROR", 52), ("SUCCESS", 51)], "texts")
+        equal(outcomes, [("ERROR", 52), ("SUCCESS", 51)], "answers")
         equal(answers[0].body.error, ServerError.ServiceNotReady, "error")
 
 

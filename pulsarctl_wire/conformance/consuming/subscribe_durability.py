@@ -69,9 +69,9 @@ async def nondurable_latest(broker: Target) -> None:
 
 @case(OBSERVED)
 async def nondurable_latest_earliest(broker: Target) -> None:
-    """3 messages; SUBSCRIBE durable=false, start_message_id = 2^63-1 twice, initialPosition=Earliest.
+    """5 messages; SUBSCRIBE durable=false, start_message_id = 2^63-1 twice, initialPosition=Earliest.
 
-    Expected: All 3.
+    Expected: All 5.
 
     Source: Managed ledger: NonDurableCursorImpl.
     """
@@ -155,7 +155,7 @@ async def nondurable_beyond_end(broker: Target) -> None:
 async def nondurable_before_entry_0(broker: Target) -> None:
     """3 messages; SUBSCRIBE durable=false, start_message_id = entry -1 of their ledger.
 
-    Expected: All 3.
+    Expected: All 5.
 
     Source: Managed ledger: NonDurableCursorImpl.
     """

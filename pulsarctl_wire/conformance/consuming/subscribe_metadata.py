@@ -20,7 +20,9 @@ async def properties_of_one_key(broker: Target) -> None:
     """
     pairs = [{"key": "k", "value": value} for value in "12"]
     await broker.subscribe(topic := broker.topic(), subscription_properties=pairs)
-    equal(await broker.rest("GET", f"{admin_path(topic)}/subscription/s/properties"), {"k": "1"}, "rest")
+    equal(
+        await broker.rest("GET", f"{admin_path(topic)}/subscription/s/properties"), {"k": "1"}, "properties"
+    )
 
 
 @case(OBSERVED)

@@ -78,7 +78,7 @@ async def of_a_partition(broker: Target) -> None:
 
 @case(OBSERVED, needs=("admin",), since="4.0")
 async def beyond_range(broker: Target) -> None:
-    """Partitioned topic of 3: LOOKUP and PRODUCER on <topic>-partition-7.
+    """Partitioned topic of 3: LOOKUP and PRODUCER on <topic>-partition-3 and -7.
 
     Expected: LOOKUP Connect; PRODUCER ERROR TopicNotFound.
 
@@ -125,7 +125,7 @@ async def unknown_namespace(broker: Target) -> None:
 
 @case(OBSERVED, needs=("admin",), since="4.0")
 async def metadata_beyond_range(broker: Target) -> None:
-    """Partitioned topic of 3: PARTITIONED_METADATA of <topic>-partition-7.
+    """Partitioned topic of 3: PARTITIONED_METADATA of <topic>-partition-3 and -7.
 
     Expected: PARTITIONED_METADATA_RESPONSE, Failed, TopicNotFound.
 

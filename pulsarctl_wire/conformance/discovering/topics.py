@@ -61,7 +61,7 @@ async def modes(broker: Target) -> None:
     probe = await _open(broker, *topics)
     for mode, expected in {"PERSISTENT": topics[:1], "NON_PERSISTENT": topics[1:], "ALL": topics}.items():
         result = (await probe.list_topics(mode=mode)).topics
-        equal(sorted(item for item in result if item in topics), sorted(expected), "item")
+        equal(sorted(item for item in result if item in topics), sorted(expected), "topics")
 
 
 @case(SHOULD, since="3.3")
@@ -163,7 +163,7 @@ async def partitions_listed(broker: Target) -> None:
     partitions = [f"{topic}-partition-{index}" for index in range(2)]
     probe = await _open(broker, *partitions)
     result = (await probe.list_topics()).topics
-    equal(sorted(item for item in result if item.startswith(topic)), partitions, "item")
+    equal(sorted(item for item in result if item.startswith(topic)), partitions, "topics")
 
 
 @case(SHOULD, since="3.3")
@@ -210,7 +210,7 @@ async def pattern_empty(broker: Target) -> None:
 
 @case(OBSERVED, since="3.3")
 async def pattern_error_text(broker: Target) -> None:
-    """GET_TOPICS with '(', '[' and '*'.
+    """GET_TOPICS with '(', '[' and 'a**'.
 
     Expected: MetadataError with the message of java.util.regex: 'Unclosed group near index 1' …
 

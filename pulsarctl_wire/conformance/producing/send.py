@@ -347,7 +347,7 @@ async def marker_hidden(broker: Target) -> None:
     (normal,) = await probe.publish_all(b"normal", first=1)
     equal((marker.entryId, normal.entryId), (0, 1), "entryId, entryId")
     (message,) = await consumer.messages(1)
-    equal(id_of(message.body.message_id), id_of(normal), "id of")
+    equal(id_of(message.body.message_id), id_of(normal), "message_id")
     await consumer.confirm_ack(message.body.message_id)
     stats = await consumer.request("CONSUMER_STATS", "CONSUMER_STATS_RESPONSE", consumer_id=1)
     equal(stats.msgBacklog, 0, "msgBacklog")

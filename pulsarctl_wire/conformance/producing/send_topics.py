@@ -106,7 +106,7 @@ async def nonpersistent_delivery(broker: Target) -> None:
     await broker.settle()
     await probe.publish_all(b"m")
     (message,) = await consumer.messages(1)
-    equal(id_of(message.body.message_id), {"ledgerId": 0, "entryId": 0}, "id of")
+    equal(id_of(message.body.message_id), {"ledgerId": 0, "entryId": 0}, "message_id")
 
 
 @case(SHOULD)

@@ -45,9 +45,9 @@ async def ack_in_txn(broker: Target) -> None:
     for key, value in txn.items():  # 4.0.8 leaves them out
         require(getattr(response, key) == value or not response.HasField(key), f"{key}={value}", response)
     await consumer.request("CLOSE_CONSUMER", "SUCCESS", consumer_id=1)
-    equal(await _receive_rest(broker, topic), [b"m1"], "receive rest")
+    equal(await _receive_rest(broker, topic), [b"m1"], "payloads")
     await end(probe, "COMMIT", txn)
-    equal(await _receive_rest(broker, topic), [b"m1"], "receive rest")
+    equal(await _receive_rest(broker, topic), [b"m1"], "payloads")
 
 
 async def _deliver(broker: Target, kind: str) -> tuple[Probe, str, Probe, list[dict[str, int]]]:
