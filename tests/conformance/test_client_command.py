@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -15,6 +16,8 @@ from pwire_run import pwire
 
 from pulsarctl_wire.conformance.basics.settings import COMMANDS
 from pulsarctl_wire.conformance.catalog import list_requirements, load_client_cases
+from pulsarctl_wire.conformance.clients.command import ProcessRun
+from pulsarctl_wire.conformance.clients.stage import Stage
 
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 PRODUCE = shlex.join(
@@ -67,8 +70,6 @@ def test_what_a_client_cannot_do_is_not_applicable() -> None:
 
 
 def test_a_client_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pulsarctl_wire.conformance.clients.stage import Stage
-
     monkeypatch.setattr(Stage, "patience", 0.5)
     junit = tmp_path / "junit.xml"
     run = pwire(
@@ -81,6 +82,18 @@ def test_a_client_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
     processes = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
     texts = [path.read_bytes() for path in processes if path.exists()]
     assert not [text for text in texts if b"sleep\x00600" in text]
+
+
+def test_lines_that_are_too_long_are_left_out_whole() -> None:
+    script = "print('a'); print('x' * 3_000_000 + 'b'); print('c', end='')"
+
+    async def run_script() -> list[str]:
+        run = ProcessRun(Stage())
+        await run.launch([sys.executable, "-c", script], lambda line: None)
+        await run.succeed()
+        return run.lines
+
+    assert asyncio.run(run_script()) == ["a", "c"]
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,11 @@ class Admin:
                     text = None if body is None else json.dumps(body)
                     connection.request(method, target, text, self._headers)
                     answer = connection.getresponse()
-                    content = answer.read().decode()
-                if answer.status != 307:  # 307 redirects to the broker that owns the resource
+                    content = answer.read().decode("utf-8", "replace")
+                location = answer.headers["Location"]
+                if answer.status != 307 or not location:  # 307: another broker owns the resource
                     break
-                url = urlsplit(answer.headers["Location"])
+                url = urlsplit(location)
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{self.url}: no answer of the admin API: {error}") from None
         if answer.status >= 300:

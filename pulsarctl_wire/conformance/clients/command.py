@@ -58,15 +58,23 @@ class ProcessRun(Run):
 
 
 async def _read(stream: asyncio.StreamReader | None, keep: Callable[[str], None]) -> None:
+    """Call `keep` with each line; lines over the limit are left out."""
     assert stream is not None
+    is_rest = False
     while True:
         try:
-            line = await stream.readline()
-        except ValueError:  # a line over the limit: what was read of it is dropped
+            line = await stream.readuntil()
+        except asyncio.IncompleteReadError as error:
+            line = error.partial
+        except asyncio.LimitOverrunError as error:
+            await stream.readexactly(error.consumed)
+            is_rest = True
             continue
-        if not line:
+        if line and not is_rest:
+            keep(line.decode("utf-8", "replace"))
+        if not line.endswith(b"\n"):
             return
-        keep(line.decode("utf-8", "replace"))
+        is_rest = False
 
 
 class CommandStage(Stage):

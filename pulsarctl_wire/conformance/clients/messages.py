@@ -158,10 +158,11 @@ class Backlog:
         body = frame.body
         for message_id in body.message_id:
             number = message_id.entryId
-            if message_id.ledgerId != LEDGER or number >= len(self.entries) or any(message_id.ack_set):
+            if message_id.ledgerId != LEDGER or number >= len(self.entries):
                 continue
             start = 0 if body.ack_type == _CUMULATIVE else number
-            for slot in self.entries[start : number + 1]:
+            stop = number if any(message_id.ack_set) else number + 1
+            for slot in self.entries[start:stop]:
                 slot.is_acked = True
             if body.HasField("validation_error"):
                 self.errors[number] = body.validation_error

@@ -328,12 +328,19 @@ async def producer_ready_false(stage: Stage) -> None:
     Source: PIP-68.
     """
     broker = await stage.open_broker()
-    broker.once("PRODUCER", lambda peer, frame: open_producer(peer, frame, producer_ready=False))
+    requests: list[tuple[Peer, Frame]] = []
+
+    def keep_waiting(peer: Peer, frame: Frame) -> bytes:
+        requests.append((peer, frame))
+        return open_producer(peer, frame, producer_ready=False)
+
+    broker.once("PRODUCER", keep_waiting)
     run = await stage.produce(broker.url)
-    (frame,) = await stage.wait_for(broker, "PRODUCER")
+    await stage.wait_for(broker, "PRODUCER")
     await stage.settle()
     equal(len(_list_sequence_ids(broker)), 0, "SENDs")
-    broker.peers[-1].send(open_producer(broker.peers[-1], frame, producer_ready=True))
+    ((peer, frame),) = requests
+    peer.send(open_producer(peer, frame, producer_ready=True))
     await expect_stored(run, broker)
 
 
