@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -404,6 +405,18 @@ def test_rows_are_bounded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -
     assert records(stats, "topic", 3)[3][NAMES["topic"][0]] == OTHERS
     assert sum(record["frames"] for record in records(stats, "topic")) == 1200
     assert sum(record["publish_ns"]["count"] for record in records(stats, "topic")) == 400
+
+
+def test_unanswered_sends_of_rows_that_there_is_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MAX_ROWS", 50)
+    stats = count(list(hostile(60)))
+    send = SimpleNamespace(is_sure=True, connection=Connection(0, "10.0.0.1:1", "10.0.1.1:6650"))
+    prefix = "persistent://public/default/"
+    knowledge: Any = SimpleNamespace(unanswered={(f"{prefix}{n}", f"p{n}"): send for n in (1, 59)})
+    stats._add_unanswered(knowledge)
+    for by, first in (("topic", f"{prefix}1"), ("producer", "p1")):
+        counts = {record[by]: record["unanswered_sends"] for record in records(stats, by)}
+        assert {name: count for name, count in counts.items() if count} == {first: 1, OTHERS: 1}
 
 
 def test_connections_without_frames_leave_room_for_those_with_frames(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,16 +155,17 @@ class Stats:
         connections = {key[0]: key for key in self.rows["connection"] if key}
         for (topic, producer, *_), send in knowledge.unanswered.items():
             if send.is_sure:
-                rows = self.rows
-                send_rows = [
-                    self.total,
-                    rows["command"].get(("SEND",)),
-                    rows["connection"].get(connections.get(send.connection.index, ())),
-                    rows["topic"].get((topic and topic[:LONGEST],)),
-                    rows["producer"].get((producer[:LONGEST], topic)),
-                ]
-                for row in send_rows:
-                    if row is not None:
+                self.total.unanswered += 1
+                keys: dict[str, Key] = {
+                    "command": ("SEND",),
+                    "connection": connections.get(send.connection.index, ()),
+                    "producer": (producer[:LONGEST], topic),
+                }
+                if topic is not None:
+                    keys["topic"] = (topic[:LONGEST],)
+                for kind, key in keys.items():
+                    rows = self.rows[kind]
+                    if (row := rows.get(key) or rows.get(())) is not None:
                         row.unanswered += 1
 
     def _extend_time(self, first_ns: int, last_ns: int) -> None:
