@@ -49,9 +49,9 @@ class Originals:
 
     def add(self, kind: Kind, text: bytes, replacement: bytes) -> bool:
         """Remember a text; return whether it is new, and not kept."""
+        texts = self._kept_texts if replacement == text else self._texts
         if kind is Kind.PAYLOADS:
             text = _shorten(text)
-        texts = self._kept_texts if replacement == text else self._texts
         if text in texts or len(text) < MIN_CHECKED:
             return False
         if len(texts) >= MAX_TEXTS:

@@ -103,13 +103,16 @@ class PayloadRewriter:
         block = self._cache.get(key)
         if block is None:
             block = self._compress_anew(metadata, payload, key)
-            self._cache[key] = block
-            self._cached_bytes += len(block)
-            while self._cached_bytes > _MAX_CACHED:
-                self._cached_bytes -= len(self._cache.popitem(last=False)[1])
+            self._keep(key, block)
         else:
             self._cache.move_to_end(key)
         return block
+
+    def _keep(self, key: bytes, block: bytes) -> None:
+        self._cache[key] = block
+        self._cached_bytes += len(block)
+        while self._cached_bytes > _MAX_CACHED:
+            self._cached_bytes -= len(self._cache.popitem(last=False)[1])
 
     def _compress_anew(self, metadata: Any, payload: bytes, key: bytes) -> bytes:
         codec = metadata.compression
@@ -184,10 +187,11 @@ class PayloadRewriter:
             return b""
         label = f"{codec} {size} {total} {metadata.uuid}".encode("utf-8", "replace")
         key = self._pseudonyms.key_of(label)
-        if key not in self._cache:
+        block = self._cache.get(key)
+        if block is None:
             content = Content(bytes(size), [(0, size)], key, is_printable=False)
             fitted = fit(content, total, encoders_like(codec, first_chunk, is_known=False))
             self.unfit += fitted is None
-            self._cache[key] = b"" if fitted is None else fitted[1]
-            self._cached_bytes += len(self._cache[key])
-        return self._cache[key]
+            block = b"" if fitted is None else fitted[1]
+            self._keep(key, block)
+        return block

@@ -13,7 +13,7 @@ from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.cli.findings import CheckOptions
 from pulsarctl_wire.errors import DamagedCapture
 from pulsarctl_wire.sanitize.check import Leftover, Originals, check_output
-from pulsarctl_wire.sanitize.names import Pseudonyms
+from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 from pulsarctl_wire.sanitize.sanitizer import Sanitizer
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.payload import open_entry
@@ -29,11 +29,11 @@ def pcapng(packets: Iterable[RawPacket]) -> bytes:
 
 
 def sanitize(
-    capture: bytes, seed: bytes = b"1", *, opens_tls: bool = False
+    capture: bytes, seed: bytes = b"1", *, keep: frozenset[Kind] = frozenset(), opens_tls: bool = False
 ) -> tuple[bytes, Sanitizer, Originals]:
     """Sanitize a capture; what is damaged is taken up to there."""
     originals, out = Originals(), io.BytesIO()
-    sanitizer = Sanitizer(out, Pseudonyms(seed, replaced=originals.add), opens_tls=opens_tls)
+    sanitizer = Sanitizer(out, Pseudonyms(seed, keep, replaced=originals.add), opens_tls=opens_tls)
     try:
         for events in sanitizer.decoder.read(Source("capture", io.BytesIO(capture))):
             sanitizer.take(events)

@@ -260,6 +260,12 @@ def test_the_check_finds_what_is_left() -> None:
     ]
 
 
+def test_long_payloads_that_are_kept_are_no_leftovers() -> None:
+    capture = read("java-keyvalue-protobuf.pcap")
+    copy, _, originals = sanitize(capture, keep=frozenset({Kind.PAYLOADS}))
+    assert Kind.PAYLOADS not in {leftover.kind for leftover in search(copy, originals)}
+
+
 def test_the_check_opens_what_is_compressed() -> None:
     capture = read("java-batch-zlib.pcap")
     texts = [
