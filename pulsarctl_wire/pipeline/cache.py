@@ -122,8 +122,10 @@ def findings_in(files: Sequence[str], reading: Sequence[Any], make: Callable[[],
 def _rules_changed_ns() -> int:
     """Return when a file of the rules, or of what they rely on, was last changed (ns)."""
     package = Path(__file__).parents[1]
-    files = [file for name in ("checks", "wire") for file in (package / name).iterdir() if file.is_file()]
-    return max(file.stat().st_mtime_ns for file in files)
+    paths = [path for name in ("checks", "wire") for path in (package / name).rglob("*")]
+    return max(
+        path.stat().st_mtime_ns for path in paths if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def _key(inputs: Sequence[Input], options: Options) -> str:
