@@ -924,6 +924,7 @@ def test_patterns_follow_namespace_and_suffix() -> None:
         ("old/ns/(a|b)", "new/ns/(a|b)-1"),
         (r"old/ns/a\||[|]\(|b", r"new/ns/a\|-1|[|]\(-1|b-1"),
         (r"old/ns/\Qa|b\E|c", r"new/ns/\Qa|b\E-1|c-1"),
+        (r"old/ns/a\$|b[$]|c$", r"new/ns/a\$-1|b[$]-1|c-1$"),
         ("[a|b", "[a|b-1"),
         ("|", "-1|-1"),
     ],

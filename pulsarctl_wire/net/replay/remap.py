@@ -132,7 +132,8 @@ class Names:
         if len(parts) == 3:
             name = f"{self.rename_namespace('/'.join(parts[:2]))}/{parts[2]}"
         if self._suffix:
-            end = "$" if name.endswith("$") else ""
+            *_, last_piece = ["", *(piece[0] for piece in _PATTERN_PIECE.finditer(name))]
+            end = "$" if last_piece == "$" else ""
             name = name[: len(name) - len(end)] + re.escape(self._suffix) + end
         return domain + separator + name
 
