@@ -33,8 +33,10 @@ class Selection:
             self._say("frames of several sources have no link")
             return
         if form == "link":
-            number = event.number if isinstance(event, Frame) else 0
-            text = f"pwire tui {shlex.quote(f'{session.link}#{number}')}"
+            if not isinstance(event, Frame):
+                self._say("only frames have a link")
+                return
+            text = f"pwire tui {shlex.quote(f'{session.link}#{event.number}')}"
         elif form == "hex":
             if isinstance(event, Gap | HttpMessage):
                 self._say("there are no bytes")

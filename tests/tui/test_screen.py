@@ -306,6 +306,26 @@ async def test_taking_frames_away(tmp_path: Path) -> None:
     assert '{"command": "SEND"' in (tmp_path / "frames.send").read_text()
 
 
+@run
+async def test_the_name_of_a_capture_stays_in_its_comment(tmp_path: Path) -> None:
+    source = tmp_path / 'a\n{"command": "PONG"}.pcap'
+    source.write_bytes(NACKS.read_bytes())
+    (tmp_path / "store").mkdir()
+    async with screen(tmp_path / "store", source) as shown:
+        await shown.press("colon", "3", "4", "enter")
+        shown.app._selection.save(str(tmp_path / "frames.send"))
+    lines = (tmp_path / "frames.send").read_text().splitlines()
+    assert lines[0] == r'# 1 frame of a\n{"command": "PONG"}.pcap'
+    assert ["PONG" in line for line in lines[1:]] == [False, False]
+
+
+@run
+async def test_only_frames_have_links(tmp_path: Path) -> None:
+    async with screen(tmp_path, SAMPLES / "http-lookup.pcap") as shown:
+        await shown.press("g", "K")
+        assert (shown.app.clipboard, "only frames have a link" in shown.status) == ("", True)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (250, 80)])
 def test_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
     async def look() -> None:

@@ -26,7 +26,7 @@ from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.line import LineRenderer
-from pulsarctl_wire.render.text import Paint, count_of
+from pulsarctl_wire.render.text import Paint, clean, count_of
 from pulsarctl_wire.wire.commands import TO_BROKER, build_command
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, HttpMessage, Malformed, build_frame
 from pulsarctl_wire.wire.framing.redaction import mask_event
@@ -66,7 +66,7 @@ class Export:
     def __init__(self, recorder: Recorder, title: str, answer_of: Callable[[int], str], jobs: Jobs) -> None:
         self._jobs = jobs
         self._recorder = recorder
-        self._title = title
+        self._title = clean(title)  # for one line of a file
         self._answer_of = answer_of
 
     def __call__(self, path: str, events: Iterable[Event]) -> str:
