@@ -75,6 +75,7 @@ def test_a_table_of_version_3_lacks_columns(tmp_path: Path) -> None:
     table = pq.read_table(made)
     new = ["host", "time", "uid", "broker", "request", "tenant", "namespace"]
     pq.write_table(table.drop_columns(new).replace_schema_metadata({"pwire.table": "3"}), path)
+    assert len(pwire("sql", path, "SELECT command FROM frames", "-o", "json", "--top", "2").records) == 2
     run = pwire("sql", path, "SELECT count(*) AS n, count(uid) + count(time) AS new FROM frames", "-o", "csv")
     assert run.code == 0
     assert run.out.split() == [b"n,new", b"%d,0" % table.num_rows]

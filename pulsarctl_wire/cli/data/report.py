@@ -268,7 +268,9 @@ def sql(options: SqlOptions) -> None:
         text = f"sql: {query} is a file; the query comes last: SOURCE... 'select … from frames'"
         console.fail(text)
     with open_tables(sources, options) as tables:
-        write(tables.sql(query), options.output, options.top)
+        result = tables.sql(query)
+        is_limited = options.top is not None and options.output != "table"
+        write(replace(result, most=options.top) if is_limited else result, options.output, options.top)
 
 
 # -- rows on stdout
