@@ -155,9 +155,9 @@ def human_bytes(size: int) -> str:
 
 def human_time(nanoseconds: int) -> str:
     """Format a duration: 873 µs, 3.97 ms, 1.20 s, 2 m 05 s, 3 h 07 m."""
-    if 1_000_000 <= nanoseconds < 1_000_000_000:
+    if 999_500 <= nanoseconds < 999_995_000:
         return f"{nanoseconds / 1e6:.2f} ms"
-    if abs(nanoseconds) < 1_000_000:
+    if abs(nanoseconds) < 999_500:
         return f"{nanoseconds / 1e3:.3g} µs"
     seconds = round(nanoseconds / 1e9)
     if seconds >= 3600:

@@ -53,7 +53,7 @@ class Overview:
 
 
 def bucket_width(span_ns: int) -> int:
-    """Return a round width in ns that gives at most `BUCKETS` buckets for a span of time."""
+    """Return a round width in ns that gives about `BUCKETS` buckets for a span of time, or fewer."""
     widths = (width for width in WIDTHS if span_ns < width * BUCKETS)
     return next(widths, -(-span_ns // (WIDTHS[-1] * BUCKETS)) * WIDTHS[-1])
 

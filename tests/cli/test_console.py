@@ -11,7 +11,7 @@ from pwire_run import pwire
 from rich.cells import cell_len
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.render.text import Paint, clean, cut_line
+from pulsarctl_wire.render.text import Paint, clean, cut_line, human_time
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs", "Mn", "Me"]), max_size=40)
 
@@ -95,6 +95,17 @@ def test_usage_errors_are_printed_in_one_line(arguments: str, said: str) -> None
     assert run.out == b""
     assert run.err.startswith(f"pwire: {said} (pwire ")
     assert run.err.endswith(" --help)\n")
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        *((873_000, "873 µs"), (999_499, "999 µs"), (999_500, "1.00 ms"), (999_994_999, "999.99 ms")),
+        *((999_995_000, "1.00 s"), (59_400_000_000, "59.40 s"), (3_599_600_000_000, "1 h 00 m")),
+    ],
+)
+def test_times_at_the_bounds_of_their_units(nanoseconds: int, text: str) -> None:
+    assert human_time(nanoseconds) == text
 
 
 def test_without_a_command_they_are_listed() -> None:
