@@ -210,11 +210,11 @@ class Broker:
             raise
 
     def _plan(self) -> Plan:
-        from pulsarctl_wire.broker.basics.settings import parse_settings, unknown_in
+        from pulsarctl_wire.broker.basics.settings import list_unknown, parse_settings
         from pulsarctl_wire.broker.shell.running import Plan
         from pulsarctl_wire.errors import SettingsError
 
-        for text in unknown_in(self._settings):
+        for text in list_unknown(self._settings):
             raise SettingsError(text)
         port, http_port = self._ports
         return Plan(

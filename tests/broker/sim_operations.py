@@ -187,7 +187,7 @@ class Operations(Steps):
         name = parse_topic(topic or self.pick(TOPICS))
         to = to or self._a_broker()
         self.note(f"move the bundle of {name.full[-1]} to broker {to.number}")
-        self.cluster.scheduler.start(self.cluster.unload_bundle(name, to, tell=self.chance(0.7)))
+        self.cluster.scheduler.start(self.cluster.unload_bundle(name, to, tells_clients=self.chance(0.7)))
         self.flush()
 
     def kill(self) -> None:

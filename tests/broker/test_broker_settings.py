@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsarctl_wire.broker.basics import setting_names
-from pulsarctl_wire.broker.basics.settings import FIELDS, Settings, notes_on, parse_settings, read_conf
+from pulsarctl_wire.broker.basics.settings import FIELDS, Settings, list_notes, parse_settings, read_conf
 from pulsarctl_wire.broker.shell.running import read_keys
 from pulsarctl_wire.conformance.basics.settings import SETTINGS
 from pulsarctl_wire.errors import SettingsError
@@ -106,16 +106,16 @@ def test_settings_of_the_cases_are_known() -> None:
 
 
 def test_lines_without_effect_are_told() -> None:
-    assert notes_on({}) == notes_on({"keepAliveIntervalSeconds": "5", "zookeeperServers": ""}) == []
-    assert notes_on({"loadBalancerEnabled": "true"}) == [
+    assert list_notes({}) == list_notes({"keepAliveIntervalSeconds": "5", "zookeeperServers": ""}) == []
+    assert list_notes({"loadBalancerEnabled": "true"}) == [
         "settings of Pulsar without effect here: loadBalancerEnabled"
     ]
     many = dict.fromkeys(sorted(setting_names.NAMES)[:20], "1")
-    assert notes_on(many)[0].endswith(" and 12 more")
-    assert notes_on({"keepAliveSeconds": "5"}) == [
+    assert list_notes(many)[0].endswith(" and 12 more")
+    assert list_notes({"keepAliveSeconds": "5"}) == [
         "keepAliveSeconds: Pulsar has no such setting; did you mean keepAliveIntervalSeconds?"
     ]
-    assert notes_on({"qqqqqqqqqqqqq": 1}) == ["qqqqqqqqqqqqq: Pulsar has no such setting"]
+    assert list_notes({"qqqqqqqqqqqqq": 1}) == ["qqqqqqqqqqqqq: Pulsar has no such setting"]
 
 
 def test_every_setting_is_read() -> None:

@@ -98,7 +98,7 @@ async def check_quotas_now(request: Request) -> Answer:
 
 
 def _summarize(topic: AnyTopic, rates: counters.Counts) -> dict[str, Any]:
-    counts = counters.of_topic(topic)
+    counts = counters.get_topic_counts(topic)
     return {
         "producerCount": len(topic.producers),
         "consumerCount": len(topic.consumers),

@@ -19,7 +19,7 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def _collect_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterator[Sample]:
-    counts = counters.of_topic(topic)
+    counts = counters.get_topic_counts(topic)
     values = {
         "subscriptions_count": len(topic.subscriptions),
         "producers_count": len(topic.producers),
@@ -50,7 +50,7 @@ def _collect_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> I
 def _collect_subscription(
     subscription: BaseSubscription, labels: Labels, rates: counters.Rates
 ) -> Iterator[Sample]:
-    counts, rate = counters.of_subscription(subscription), rates.of(subscription)
+    counts, rate = counters.get_subscription_counts(subscription), rates.of(subscription)
     backlog = getattr(subscription, "backlog", 0)
     delayed = getattr(getattr(subscription, "dispatcher", None), "delayed_count", 0)
     values = {

@@ -39,7 +39,7 @@ from pulsarctl_wire.broker.admin.shapes import (
 )
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.settings import Settings
-from pulsarctl_wire.broker.tenancy.policy_names import PER_CLUSTER, of_namespace, of_topic
+from pulsarctl_wire.broker.tenancy.policy_names import PER_CLUSTER, read_namespace_policy, read_topic_policy
 
 # -- answers while a policy is not set
 
@@ -300,7 +300,7 @@ def _namespace_routes(policy: Policy) -> list[Route]:
         """Return a policy of a namespace."""
         namespace = request.require_namespace("Namespace does not exist")
         cluster = request.cluster.settings.clusterName
-        value = of_namespace(request.namespaces.get_policies(namespace), policy.name, cluster)
+        value = read_namespace_policy(request.namespaces.get_policies(namespace), policy.name, cluster)
         return policy.unset if value is None else Answer(200, value)
 
     async def put(request: Request) -> Answer:
@@ -362,7 +362,7 @@ def _topic_routes(policy: Policy) -> list[Route]:
     async def get(request: Request) -> Answer:
         """Return a policy of a topic; with applied=true, what counts for it."""
         name = get_policy_topic(request)
-        value = of_topic(get_own_policies(request, name), policy.name)
+        value = read_topic_policy(get_own_policies(request, name), policy.name)
         if value is None and request.get_flag("applied"):
             value = request.namespaces.get_policy(name, policy.name)
             if value is None and policy.find_default is not None:

@@ -13,7 +13,7 @@ from pulsarctl_wire.broker.admin.policies import (
     set_topic_policy,
 )
 from pulsarctl_wire.broker.admin.shapes import NO_RATE, QUOTA, RATE
-from pulsarctl_wire.broker.tenancy.policy_names import of_topic
+from pulsarctl_wire.broker.tenancy.policy_names import read_topic_policy
 
 QUOTA_TYPES: Final = ("destination_storage", "message_age")
 _POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
@@ -80,7 +80,7 @@ async def get_topic_quotas(request: Request) -> Answer:
     """Return the backlog quotas of a topic."""
     name = get_policy_topic(request)
     if not request.get_flag("applied"):
-        return Answer(200, of_topic(get_own_policies(request, name), "backlog_quota_map") or {})
+        return Answer(200, read_topic_policy(get_own_policies(request, name), "backlog_quota_map") or {})
     quotas = request.namespaces.get_policy(name, "backlog_quota_map") or {}
     return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in QUOTA_TYPES})
 
@@ -90,7 +90,7 @@ async def change_topic_quota(request: Request) -> Answer:
     name = get_policy_topic(request)
     kind, quota = _read_typed_quota(request)
     _check_quota(quota, request.namespaces.get_policy(name, "retention_policies"), "topic")
-    quotas = of_topic(get_own_policies(request, name), "backlog_quota_map")
+    quotas = read_topic_policy(get_own_policies(request, name), "backlog_quota_map")
     set_topic_policy(request, name, "backlog_quota_map", _merge(quotas, kind, quota))
     return await request.finish()
 

@@ -85,7 +85,7 @@ def _publisher(producer: Producer, rates: Rates) -> dict[str, Any]:
 
 
 def _consumer(consumer: Consumer, rates: Rates) -> dict[str, Any]:
-    counts = counters.of_consumer(consumer)
+    counts = counters.get_consumer_counts(consumer)
     stats: dict[str, Any] = {
         **_collect_rates_out(rates.of(consumer), counts),
         "consumerName": consumer.name,
@@ -128,7 +128,7 @@ def _subscription(subscription: Any, rates: Rates, *, is_durable: bool) -> dict[
     """Return the statistics that subscriptions of both kinds have."""
     consumers: list[Consumer] = subscription.consumers
     stats: dict[str, Any] = {
-        **_collect_rates_out(rates.of(subscription), counters.of_subscription(subscription)),
+        **_collect_rates_out(rates.of(subscription), counters.get_subscription_counts(subscription)),
         "msgBacklog": 0,
         "backlogSize": 0,
         "earliestMsgPublishTimeInBacklog": 0,
@@ -200,7 +200,7 @@ async def _collect_persistent(subscription: Any, rates: Rates, *, has_earliest: 
 
 async def collect_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
     """Return the statistics of a loaded topic."""
-    broker, counts = request.cluster.broker_of(topic), counters.of_topic(topic)
+    broker, counts = request.cluster.broker_of(topic), counters.get_topic_counts(topic)
     rates = broker.rates
     rate = rates.of(topic)
     stats: dict[str, Any] = {

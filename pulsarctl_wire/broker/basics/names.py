@@ -122,7 +122,7 @@ def bundle_of(name: TopicName, bundles: int) -> int:
     return zlib.crc32(name.full.encode("utf-8", "surrogateescape")) * bundles >> 32
 
 
-def bundle_range(number: int, bundles: int) -> str:
+def format_bundle_name(number: int, bundles: int) -> str:
     """Return the name of bundle `number` of `bundles`, such as 0x40000000_0x80000000."""
     # the last bound is 0xffffffff
     bounds = [(index << 32) // bundles - (index == bundles) for index in (number, number + 1)]

@@ -186,7 +186,7 @@ _MAX_LISTED: Final = 8
 def parse_settings(lines: Mapping[str, object]) -> Settings:
     """Return the default settings, changed by `lines`: name -> value, or text as in a file.
 
-    Unknown keys are left out; `notes_on` reports them. Raises SettingsError.
+    Unknown keys are left out; `list_notes` reports them. Raises SettingsError.
     """
     return Settings(**{name: _parse_value(name, value) for name, value in lines.items() if name in FIELDS})
 
@@ -246,7 +246,7 @@ def _make_error(name: str, value: object, expected: str) -> SettingsError:
     return SettingsError(f"{name}={text[:200]}: it must be {expected}")
 
 
-def unknown_in(lines: Mapping[str, object]) -> list[str]:
+def list_unknown(lines: Mapping[str, object]) -> list[str]:
     """Return a note about each line that not even Pulsar knows."""
     if lines.keys() <= FIELDS.keys():
         return []
@@ -255,7 +255,7 @@ def unknown_in(lines: Mapping[str, object]) -> list[str]:
     return [_describe_unknown(name) for name in lines if name not in FIELDS and not has_no_effect(name)]
 
 
-def notes_on(lines: Mapping[str, object]) -> list[str]:
+def list_notes(lines: Mapping[str, object]) -> list[str]:
     """Return notes about lines that have no effect here."""
     if not lines:
         return []
@@ -263,7 +263,7 @@ def notes_on(lines: Mapping[str, object]) -> list[str]:
 
     values = {name: value for name, value in lines.items() if name not in FIELDS and has_no_effect(name)}
     ineffective = [name for name, value in values.items() if value not in ("", None)]
-    notes = unknown_in(lines)
+    notes = list_unknown(lines)
     if ineffective:
         suffix = f" and {len(ineffective) - _MAX_LISTED} more" if len(ineffective) > _MAX_LISTED else ""
         notes.append(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pulsarctl_wire.broker.basics.names import TopicName, bundle_of, bundle_range, parse_topic
+from pulsarctl_wire.broker.basics.names import TopicName, bundle_of, format_bundle_name, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.basics.settings import Settings
@@ -21,7 +21,7 @@ from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.topic import Environment
 
 NO_KEYS = Keys()
-NOTHING: Mapping[str, str] = {}
+NO_CLOSE_FIELDS: Mapping[str, str] = {}
 
 AnyTopic = PersistentTopic | NonPersistentTopic
 
@@ -289,11 +289,14 @@ class Cluster:
         return min(bundle_counts, key=lambda broker: bundle_counts[broker])
 
     async def unload_bundle(
-        self, name: TopicName, next_owner: Broker | None = None, *, tell: bool = False
+        self, name: TopicName, next_owner: Broker | None = None, *, tells_clients: bool = False
     ) -> None:
-        """Give a topic's bundle to `next_owner`; None: to nobody. If `tell`, clients learn the new owner."""
+        """Give a topic's bundle to `next_owner`; None: to nobody.
+
+        If `tells_clients`, clients learn the new owner.
+        """
         close_fields: dict[str, str] = {}
-        if next_owner is not None and tell:
+        if next_owner is not None and tells_clients:
             close_fields["assignedBrokerServiceUrl"] = next_owner.service_url
             if next_owner.service_url_tls:
                 close_fields["assignedBrokerServiceUrlTls"] = next_owner.service_url_tls
@@ -303,7 +306,7 @@ class Cluster:
         self,
         bundle: tuple[str, int],
         next_owner: Broker | None = None,
-        close_fields: Mapping[str, str] = NOTHING,
+        close_fields: Mapping[str, str] = NO_CLOSE_FIELDS,
     ) -> None:
         """Close the topics of a bundle, and only then give it to `next_owner`, or nobody."""
         while (moving := self._moving.get(bundle)) is not None:
@@ -350,7 +353,7 @@ class Cluster:
 
     def bundle_name(self, namespace: str, number: int) -> str:
         """Return the name of a bundle, such as 0x40000000_0x80000000."""
-        return bundle_range(number, self.count_bundles(namespace))
+        return format_bundle_name(number, self.count_bundles(namespace))
 
     def bundle_of(self, name: TopicName) -> str:
         """Return the name of the bundle that a topic is in."""

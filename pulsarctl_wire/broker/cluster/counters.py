@@ -29,21 +29,21 @@ class Counts(NamedTuple):
 ZERO: Final = Counts(*[0.0] * len(Counts._fields))
 
 
-def of_producer(producer: Producer) -> Counts:
+def get_producer_counts(producer: Producer) -> Counts:
     """Return the counters of a producer."""
     return Counts(producer.messages_in, producer.bytes_in)
 
 
-def of_consumer(consumer: Consumer) -> Counts:
+def get_consumer_counts(consumer: Consumer) -> Counts:
     """Return the counters of a consumer."""
     return Counts(
         0, 0, consumer.messages_out, consumer.bytes_out, consumer.redelivered, consumer.acked_messages
     )
 
 
-def of_subscription(subscription: BaseSubscription) -> Counts:
+def get_subscription_counts(subscription: BaseSubscription) -> Counts:
     """Return the counters of a subscription, including those of consumers that have left."""
-    consumers = list(map(of_consumer, subscription.consumers))
+    consumers = list(map(get_consumer_counts, subscription.consumers))
     return Counts(
         0,
         0,
@@ -55,9 +55,9 @@ def of_subscription(subscription: BaseSubscription) -> Counts:
     )
 
 
-def of_topic(topic: Topic[Any]) -> Counts:
+def get_topic_counts(topic: Topic[Any]) -> Counts:
     """Return the counters of a topic, including what was sent to deleted subscriptions."""
-    subscriptions = list(map(of_subscription, topic.subscriptions.values()))
+    subscriptions = list(map(get_subscription_counts, topic.subscriptions.values()))
     return Counts(
         topic.messages_in,
         topic.bytes_in,
@@ -89,11 +89,15 @@ class Rates:
     def _measure(self) -> None:
         counts_now: dict[object, Counts] = {}
         for topic in self._topics.values():
-            counts_now[topic] = of_topic(topic)
-            counts_now.update((producer, of_producer(producer)) for producer in topic.producers.values())
+            counts_now[topic] = get_topic_counts(topic)
+            counts_now.update(
+                (producer, get_producer_counts(producer)) for producer in topic.producers.values()
+            )
             for subscription in topic.subscriptions.values():
-                counts_now[subscription] = of_subscription(subscription)
-                counts_now.update((consumer, of_consumer(consumer)) for consumer in subscription.consumers)
+                counts_now[subscription] = get_subscription_counts(subscription)
+                counts_now.update(
+                    (consumer, get_consumer_counts(consumer)) for consumer in subscription.consumers
+                )
         for item, counts in counts_now.items():
             last_counts = self._last_counts.get(item, ZERO)
             rates = (max(now - then, 0) / INTERVAL for now, then in zip(counts, last_counts, strict=True))

@@ -117,7 +117,7 @@ async def _cut(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _move(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     name, owner = parse_topic(str(request.get("topic", ""))), _broker(server, request.get("broker"))
-    await server.cluster.unload_bundle(name, owner, tell=True)
+    await server.cluster.unload_bundle(name, owner, tells_clients=True)
     return {}
 
 

@@ -13,7 +13,7 @@ from pulsarctl_wire.broker.basics.names import TopicName, check_namespace, parse
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.storage.journal import Journal, Row
-from pulsarctl_wire.broker.tenancy.policy_names import resolve_policy, set_of_topic
+from pulsarctl_wire.broker.tenancy.policy_names import resolve_policy, write_topic_policy
 
 _INITIAL_TENANTS: Final = {"public": "public/default", "pulsar": "pulsar/system"}
 """The tenants that exist from the start, with the namespace of each."""
@@ -135,7 +135,9 @@ class Namespaces:
         location = self._find_row(name)
         if location is not None:
             table, key, row = location
-            set_of_topic(row.setdefault("globalPolicies" if is_global else "policies", {}), policy, value)
+            write_topic_policy(
+                row.setdefault("globalPolicies" if is_global else "policies", {}), policy, value
+            )
             self._journal.put(table, key, row)
 
     # -- topics

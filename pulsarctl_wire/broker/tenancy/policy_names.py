@@ -58,7 +58,7 @@ _DELIVERY_DELAY_FIELDS: Final = {
 """Key in delayed_delivery_policies of a namespace -> the policy of topics that has its value."""
 
 
-def of_namespace(row: Row, name: str, cluster: str) -> Any:
+def read_namespace_policy(row: Row, name: str, cluster: str) -> Any:
     """Return a policy in a namespace's row, for this cluster; None if it is not set."""
     value = row.get(name)
     if name in PER_CLUSTER:
@@ -66,7 +66,7 @@ def of_namespace(row: Row, name: str, cluster: str) -> Any:
     return value
 
 
-def of_topic(policies: Row, name: str) -> Any:
+def read_topic_policy(policies: Row, name: str) -> Any:
     """Return a policy in the policies of a topic, by its name in namespaces; None if it is not set."""
     if name == "delayed_delivery_policies":
         if policies.get("delayedDeliveryEnabled") is None:
@@ -75,7 +75,7 @@ def of_topic(policies: Row, name: str) -> Any:
     return policies.get(TOPIC_NAMES.get(name, name))
 
 
-def set_of_topic(policies: Row, name: str, value: Any) -> None:
+def write_topic_policy(policies: Row, name: str, value: Any) -> None:
     """Set a policy of a topic, by its name in namespaces; None removes it."""
     fields = {TOPIC_NAMES.get(name, name): value}
     if name == "delayed_delivery_policies":
@@ -94,8 +94,8 @@ def resolve_policy(namespace: Row, topic: Row, name: str, cluster: str) -> Any:
 
     Backlog quotas are merged by their types.
     """
-    value = of_topic(topic, name)
-    inherited = of_namespace(namespace, name, cluster)
+    value = read_topic_policy(topic, name)
+    inherited = read_namespace_policy(namespace, name, cluster)
     if name == "backlog_quota_map" and (value or inherited):
         return {**(inherited or {}), **(value or {})}
     return inherited if value is None else value

@@ -156,7 +156,7 @@ def _run(
 
 def _settings(options: DataOptions) -> Settings:
     """Read --conf, --set and --no-auto-create, and print notes on them. Raises SettingsError."""
-    from pulsarctl_wire.broker.basics.settings import notes_on, parse_settings, read_conf
+    from pulsarctl_wire.broker.basics.settings import list_notes, parse_settings, read_conf
 
     lines: dict[str, object] = {}
     if options.conf is not None:
@@ -168,7 +168,7 @@ def _settings(options: DataOptions) -> Settings:
         lines[key.strip()] = value
     if options.no_auto_create:
         lines["allowAutoTopicCreation"] = False
-    for note in notes_on(lines):
+    for note in list_notes(lines):
         console.warn(note)
     return parse_settings(lines)
 
