@@ -9,7 +9,13 @@ from broker.sim_producing import TOPICS, Producing
 from broker.sim_subscription import Ack, Session, Subscription
 from broker.sim_truth import Position, Txn, full
 
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
+from pulsarctl_wire.broker.delivery.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    INDIVIDUAL_ACK_TYPES,
+    KEY_SHARED,
+    SHARED,
+)
 from pulsarctl_wire.broker.storage.cursor import words_of
 from pulsarctl_wire.conformance.basics.frames import EARLIEST, LATEST
 from pulsarctl_wire.wire.frame import Frame
@@ -251,7 +257,7 @@ class Steps(Producing):
         if it is None:
             return
         client, number = it.client, it.id
-        many = it.fields["subType"] in INDIVIDUAL
+        many = it.fields["subType"] in INDIVIDUAL_ACK_TYPES
         cumulative = cumulative or self.chance(0.03 if many else 0.3)
         parts = txn is None or self.settings.acknowledgmentAtBatchIndexLevelEnabled
         left, ids = self._choose(
@@ -331,7 +337,7 @@ class Steps(Producing):
             bits = full(subscription.topic.at[position].count) & ~open_
             if not cumulative:
                 ack.parts[position] = ack.parts.get(position, 0) | bits
-            if cumulative and session.kind in INDIVIDUAL:
+            if cumulative and session.kind in INDIVIDUAL_ACK_TYPES:
                 pass
             elif cumulative and txn is not None:
                 subscription.ack_until(ack, position, 0, whole=True)

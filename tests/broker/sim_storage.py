@@ -9,7 +9,7 @@ import json
 from collections import deque
 from random import Random
 
-from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, ReadRequest
+from pulsarctl_wire.broker.storage.journal import INDEX_BITS, Commit, ReadRequest
 
 Entries = list[tuple[int, bytes]]
 
@@ -42,7 +42,7 @@ class Disk:
         logs = {json.loads(value)["log"] for (table, _), value in self.state.items() if table == "topics"}
         ends: dict[int, int] = {}
         for key in self.entries:
-            log, index = key >> LOG_BITS, key & (1 << LOG_BITS) - 1
+            log, index = key >> INDEX_BITS, key & (1 << INDEX_BITS) - 1
             if log in logs:
                 ends[log] = max(ends.get(log, 0), index + 1)
         return ends

@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.sim_truth import NEVER, Broken, Message, Position, Topic, Txn, full
 
-from pulsarctl_wire.broker.delivery.consumer import FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
+from pulsarctl_wire.broker.delivery.consumer import FAILOVER, INDIVIDUAL_ACK_TYPES, KEY_SHARED, SHARED
 
 
 class Session:
@@ -288,7 +288,7 @@ class Subscription:
 
     def give_back(self, session: Session, positions: list[Position]) -> None:
         """REDELIVER; without positions, of everything."""
-        if session.kind not in INDIVIDUAL:
+        if session.kind not in INDIVIDUAL_ACK_TYPES:
             if session.active:
                 session.rewound()
             return
@@ -322,7 +322,7 @@ class Subscription:
             raise Broken(f"{what}, where it is acknowledged: {mask:b} & {self.gone[position]:b}")
         self.done[position] = full(message.count) & ~mask
         self._spend(session, what, mask.bit_count())
-        if session.kind in INDIVIDUAL:
+        if session.kind in INDIVIDUAL_ACK_TYPES:
             if session.kind == SHARED and session.run:
                 self._in_turn(session, what)
             self._to_one_of_many(session, position, message, what)
@@ -398,7 +398,7 @@ class Subscription:
             and self.is_owed(each, now_ms)
         ]
         able = [each for each in self.sessions if each.permits > 0 and each.client.reads]
-        if self.sessions[0].kind not in INDIVIDUAL:
+        if self.sessions[0].kind not in INDIVIDUAL_ACK_TYPES:
             if not self.closed_one and not any(each.active for each in self.sessions):
                 return f"{self} has no active consumer"
             for session in able:

@@ -59,7 +59,7 @@ START, CONNECTING, CONNECTED, CLOSED = range(4)
 STATES: Final = ("start", "connecting", "connected", "closed")
 
 
-class Host(Protocol):
+class ConnectionBroker(Protocol):
     """The broker of a connection."""
 
     scheduler: Scheduler
@@ -116,7 +116,12 @@ class Connection:
     """
 
     def __init__(
-        self, broker: Host, handlers: Mapping[int, Handler], number: int, client: str, certificate: str = ""
+        self,
+        broker: ConnectionBroker,
+        handlers: Mapping[int, Handler],
+        number: int,
+        client: str,
+        certificate: str = "",
     ) -> None:
         self._broker = broker
         self._handlers = handlers

@@ -14,7 +14,7 @@ SHARED: Final = CommandSubscribe.Shared
 FAILOVER: Final = CommandSubscribe.Failover
 KEY_SHARED: Final = CommandSubscribe.Key_Shared
 
-INDIVIDUAL: Final = frozenset({SHARED, KEY_SHARED})
+INDIVIDUAL_ACK_TYPES: Final = frozenset({SHARED, KEY_SHARED})
 """Subscription types that allow no cumulative acknowledgement: messages are acknowledged one by one."""
 
 _AVERAGE_DECAY: Final = 0.9
@@ -107,7 +107,7 @@ class Consumer:
 
     `permits` counts messages, and may be negative, as an entry is never split. `pending` has the entries that
     were delivered and neither acknowledged nor given back: index -> (messages in it, slot of its key), only
-    for the types in INDIVIDUAL. `blocked`: too many of its messages are not acknowledged.
+    for the types in INDIVIDUAL_ACK_TYPES. `blocked`: too many of its messages are not acknowledged.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Consumer:
         self.takes_any_schema = command.schema.type == Schema.AutoConsume
         self.key_shared = command.keySharedMeta
         self.read_compacted: bool = command.read_compacted
-        self._has_epoch = self.kind not in INDIVIDUAL and not self.read_compacted
+        self._has_epoch = self.kind not in INDIVIDUAL_ACK_TYPES and not self.read_compacted
         self.since_ms = connection.scheduler.time_ms
         self.permits = 0
         self._held_permits = 0  # received while blocked
@@ -141,7 +141,7 @@ class Consumer:
         self.acked_messages = 0
         self.redelivered = 0
         self.last_flow_ms = self.last_sent_ms = self.last_acked_ms = 0
-        self._max_unacked = subscription.max_unacked if self.kind in INDIVIDUAL else 0
+        self._max_unacked = subscription.max_unacked if self.kind in INDIVIDUAL_ACK_TYPES else 0
 
     @property
     def is_available(self) -> bool:
@@ -193,7 +193,7 @@ class Consumer:
         open_mask = self.subscription.get_open_mask(entry.index)
         count = entry.count if open_mask is None else open_mask.bit_count()
         self.permits = to_int32(self.permits - count)
-        if self.kind in INDIVIDUAL:
+        if self.kind in INDIVIDUAL_ACK_TYPES:
             self.pending[entry.index] = count, slot
             self._count(count)
             if self._max_unacked and self.unacked >= self._max_unacked:

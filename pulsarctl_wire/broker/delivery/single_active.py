@@ -93,11 +93,11 @@ class SingleActive(Dispatcher):
                 return entry
         if not self._reading:
             self._reading = True
-            start, copy = self.read_index, compaction.log
+            start, copy = self.read_index, compaction.log_number
 
             def on_read(entries: list[Entry]) -> None:
                 self._reading = False
-                if (self.read_index, compaction.log) == (start, copy):  # else it must be read again
+                if (self.read_index, compaction.log_number) == (start, copy):  # else it must be read again
                     self._copies = deque(entries)
                     self.read_index = start if entries else compaction.horizon
                 self.source.dispatch_soon()

@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation, java_refusal
 from pulsarctl_wire.broker.clients.connection import Connection, Deferred, Opening
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.delivery.consumer import INDIVIDUAL, Consumer
+from pulsarctl_wire.broker.delivery.consumer import INDIVIDUAL_ACK_TYPES, Consumer
 from pulsarctl_wire.broker.handlers.lookups import parse_topic_field
 from pulsarctl_wire.broker.schemas.registry import check_wire
 from pulsarctl_wire.broker.storage.cursor import mask_of
@@ -121,7 +121,7 @@ def ack(broker: Broker, connection: Connection, body: CommandAck, frame: Frame) 
     if len({pair.key for pair in body.properties}) < len(body.properties):
         raise Violation("a property of ACK comes twice")
     is_cumulative, txn = body.ack_type == CommandAck.Cumulative, id_of(body)
-    if is_cumulative and (len(body.message_id) != 1 or consumer.kind in INDIVIDUAL):
+    if is_cumulative and (len(body.message_id) != 1 or consumer.kind in INDIVIDUAL_ACK_TYPES):
         pass  # ignored, but answered
     elif txn is not None:
         try:

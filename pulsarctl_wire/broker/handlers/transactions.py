@@ -23,12 +23,12 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     ServerError,
 )
 
-OFF: Final = "Transactions are not enabled."
+NOT_ENABLED_TEXT: Final = "Transactions are not enabled."
 
 
 def _check_enabled(connection: Connection) -> None:
     if not connection.settings.transactionCoordinatorEnabled:
-        raise Refused("NotAllowedError", OFF)
+        raise Refused("NotAllowedError", NOT_ENABLED_TEXT)
 
 
 def connect(

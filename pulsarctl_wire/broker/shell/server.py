@@ -54,7 +54,7 @@ class Peer(FrameSocket):
         self._server = server
         self._broker = broker
         self._client = client
-        self.state: Any = None
+        self.core_connection: Any = None
         """The core's connection, once connected."""
         self._proxy_header: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
         self.sent = self.received = 0
@@ -68,8 +68,9 @@ class Peer(FrameSocket):
         server = self._server
         server.set_time()
         certificate = get_common_name(transport.get_extra_info("peercert"))
-        self.state = server.cluster.connect(self._broker, str(self._client), certificate=certificate)
-        server.peers[self.state] = self
+        connection = server.cluster.connect(self._broker, str(self._client), certificate=certificate)
+        self.core_connection = connection
+        server.peers[connection] = self
         server.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -96,16 +97,16 @@ class Peer(FrameSocket):
         except WireError as error:
             self.protocol.fail(str(error))
             return b""
-        if source is not None and self.state is not None:
-            self.state.client = self.state.address = str(Address(*source))
+        if source is not None and self.core_connection is not None:
+            self.core_connection.client = self.core_connection.address = str(Address(*source))
         return data[size:]
 
     def handle(self, event: Any) -> None:
         """Handle a received frame."""
-        if isinstance(event, Frame) and not event.partial and self.state is not None:
+        if isinstance(event, Frame) and not event.partial and self.core_connection is not None:
             faulty = self._get_faulty() if self._server.faults is not None else None
             if faulty is None:
-                self._server.cluster.receive(self.state, event)
+                self._server.cluster.receive(self.core_connection, event)
                 self._server.commit_early()
             else:
                 faulty.receive(event)
@@ -114,58 +115,58 @@ class Peer(FrameSocket):
         """Handle what was received; bytes that are not a frame end the connection."""
         super(FrameSocket, self).sync()
         if self.protocol.failure and not self.transport.is_closing():
-            self._server.cluster.disconnect(self.state)
+            self._server.cluster.disconnect(self.core_connection)
             self.transport.close()
 
     def pause_writing(self) -> None:
         """Tell the core that the client reads too slowly (called by asyncio)."""
         super().pause_writing()
-        self._server.cluster.set_writable(self.state, False)
+        self._server.cluster.set_writable(self.core_connection, False)
 
     def resume_writing(self) -> None:
         """Tell the core that the client has read enough (called by asyncio)."""
         super().resume_writing()
         self._server.set_time()
-        self._server.cluster.set_writable(self.state, True)
+        self._server.cluster.set_writable(self.core_connection, True)
         self.flush()  # the client may be read again
         self._server.flush()
 
     def over(self) -> None:
         """End the connection in the core, too."""
-        if self.state is not None:
+        if self.core_connection is not None:
             self._server.set_time()
             if self.faulty is not None:
                 self.faulty.stop()
-            self._server.peers.pop(self.state, None)
-            self._server.cluster.disconnect(self.state)
+            self._server.peers.pop(self.core_connection, None)
+            self._server.cluster.disconnect(self.core_connection)
             self._server.flush()
 
     def flush(self) -> None:
         """Send what the core has for the client; then close the connection, or pause or resume reading."""
-        state = self.state
-        if state is None or self.transport.is_closing():
+        connection = self.core_connection
+        if connection is None or self.transport.is_closing():
             return
-        if state.out:
-            data = state.take_out()
+        if connection.out:
+            data = connection.take_out()
             faulty = self._get_faulty()
             if faulty is None:
                 self.transmit(data)
             else:
                 faulty.send(data)
-        if state.closed:
+        if connection.closed:
             if self.faulty is None:
                 self.break_off()
             elif not self.faulty.is_blackholed:
                 self.faulty.call_after_send(self.break_off)
             return
         is_out_full, is_in_full = (False, False) if self.faulty is None else self.faulty.full_lanes
-        if state.throttled or is_in_full or self.transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
+        if connection.throttled or is_in_full or self.transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
         is_writable = not (self.protocol.paused or is_out_full)
-        if state.paused if is_writable else is_out_full and not state.paused:
-            self._server.cluster.set_writable(state, is_writable)
+        if connection.paused if is_writable else is_out_full and not connection.paused:
+            self._server.cluster.set_writable(connection, is_writable)
 
     # -- faults
 
@@ -179,7 +180,7 @@ class Peer(FrameSocket):
             limit = self.protocol._stream.limit
             scheduler = self._server.cluster.scheduler
             self.faulty = FaultyConnection(faults, self.connection, self, scheduler, limit, url)
-            self.faulty.prime(self.state.producers, self.state.consumers)
+            self.faulty.prime(self.core_connection.producers, self.core_connection.consumers)
         return self.faulty
 
     @property
@@ -188,7 +189,7 @@ class Peer(FrameSocket):
 
     def deliver(self, frame: Frame) -> None:
         """Pass a frame to the core."""
-        self._server.cluster.receive(self.state, frame)
+        self._server.cluster.receive(self.core_connection, frame)
 
     def transmit(self, data: bytes, change: str = "") -> None:
         """Pass bytes to the client; `change` says what was done to the frame."""
@@ -293,7 +294,7 @@ class Server:
 
     def cut(self, number: int | None = None) -> int:
         """Abort a connection, or all of them, and return how many."""
-        peers = [peer for state, peer in self.peers.items() if number in (None, state.number)]
+        peers = [peer for connection, peer in self.peers.items() if number in (None, connection.number)]
         for peer in peers:
             peer.transport.abort()
         return len(peers)

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final
 
-from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, ReadRequest, StorageError
+from pulsarctl_wire.broker.storage.journal import INDEX_BITS, Commit, ReadRequest, StorageError
 from pulsarctl_wire.errors import InUse, SettingsError
 
 VERSION: Final = 1
@@ -52,7 +52,7 @@ class Memory:
         """Return log number -> index after its last entry."""
         ends: dict[int, int] = {}
         for key in self.entries:
-            log, index = key >> LOG_BITS, key & (1 << LOG_BITS) - 1
+            log, index = key >> INDEX_BITS, key & (1 << INDEX_BITS) - 1
             ends[log] = max(ends.get(log, 0), index + 1)
         return ends
 
@@ -142,7 +142,7 @@ class Sqlite:
         with self._wrap_errors():
             for (value,) in self._reader.execute("SELECT value FROM state WHERE name = 'topics'"):
                 log = json.loads(value)["log"]
-                bounds = log << LOG_BITS, (log + 1) << LOG_BITS
+                bounds = log << INDEX_BITS, (log + 1) << INDEX_BITS
                 last_key = self._reader.execute(query, bounds).fetchone()[0]
                 if last_key is not None:
                     ends[log] = last_key - bounds[0] + 1

@@ -60,13 +60,13 @@ class Compactable(Protocol):
 class Compaction:
     """The compacted copy of a topic, and how it is made.
 
-    `log` is the copy's number; it covers all before the index `horizon`. `status` is as in the admin API.
+    `log_number` is the copy's; it covers all before the index `horizon`. `status` is as in the admin API.
     """
 
     def __init__(self, topic: Compactable) -> None:
         self._topic = topic
         row = topic.journal.table("compacted").get(str(topic.log.number))
-        self.log: int | None = None if row is None else row["log"]
+        self.log_number: int | None = None if row is None else row["log"]
         self.horizon: int = 0 if row is None else row["horizon"]
         self._forget(None if row is None else row.get("former"))
         self.status = "NOT_RUN"
@@ -85,8 +85,8 @@ class Compaction:
 
     def read(self, index: int, reader: Callable[[list[Entry]], None]) -> None:
         """Read the first entries of the copy from an index on, for `reader`."""
-        assert self.log is not None
-        base = entry_key(self.log, 0)
+        assert self.log_number is not None
+        base = entry_key(self.log_number, 0)
 
         def on_read(rows: list[tuple[int, bytes]]) -> None:
             reader([parse_entry(key - base, data) for key, data in rows])
@@ -102,7 +102,7 @@ class Compaction:
     async def _scan(self, stop: int, visit: Callable[[Entry], None]) -> None:
         """Call `visit` with all entries before `stop` but aborted ones: the copy's, then the topic's."""
         log, scheduler = self._topic.log, self._topic.scheduler
-        index = 0 if self.log is not None else log.first
+        index = 0 if self.log_number is not None else log.first
         while index < stop:
             completion = scheduler.make_completion()
             if index < self.horizon:
@@ -163,17 +163,17 @@ class Compaction:
         if topic.closed:  # its next owner knows nothing of this copy
             self._forget(number)
             return
-        former = self.log
+        former = self.log_number
         journal.put("compacted", str(topic.log.number), {"log": number, "horizon": stop, "former": former})
         await journal.sync()
-        self.log, self.horizon = number, stop
+        self.log_number, self.horizon = number, stop
         self._forget(former)  # only now: it may have been in use
         cursor.ack_before(stop)
         topic.trim()
 
     def delete(self) -> None:
         """Delete the copy."""
-        self._forget(self.log)
+        self._forget(self.log_number)
         self._topic.journal.delete("compacted", str(self._topic.log.number))
 
 

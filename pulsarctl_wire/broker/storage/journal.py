@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.errors import WireError
 
-LOG_BITS: Final = 40
-"""The bits of the index in an entry's key, `log << LOG_BITS | index`; they limit the entries of a log."""
+INDEX_BITS: Final = 40
+"""The bits of the index in an entry's key, `log << INDEX_BITS | index`; they limit the entries of a log."""
 
 LAZY_COMMIT_SECONDS: Final = 0.1
 """The most seconds before a commit of changes that nobody waits for, such as acknowledgements."""
@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 def entry_key(log: int, index: int) -> int:
     """Return the key of an entry."""
-    return log << LOG_BITS | index
+    return log << INDEX_BITS | index
 
 
 class StorageError(WireError):

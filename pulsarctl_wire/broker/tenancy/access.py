@@ -77,15 +77,15 @@ class Access:
 
     # -- authentication
 
-    def authenticate(self, method: str, data: bytes, certificate: str, now_ms: int) -> Role:
-        """Return a client's role; `certificate` is its certificate's common name. Raises BadCredentials."""
+    def authenticate(self, method: str, data: bytes, common_name: str, now_ms: int) -> Role:
+        """Return a client's role; `common_name` is that of its certificate. Raises BadCredentials."""
         if method in self.methods:
             if method == "token":
                 return self._check_token(data, now_ms)
             if method == "basic":
                 return self._check_password(data.decode(errors="replace"))
-            if certificate:
-                return Role(certificate)
+            if common_name:
+                return Role(common_name)
         elif self._settings.anonymousUserRole:
             return Role(self._settings.anonymousUserRole)
         raise BadCredentials(f"no credentials for the method {method!r}")

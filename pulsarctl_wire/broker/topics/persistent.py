@@ -43,7 +43,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         deleted_id = self.log.trim(
             min(marks, default=self.log.end),
             lambda closed_ms, size: retains and retention.keeps(now_ms - closed_ms, size),
-            forget_ids=self.compaction.log is None,
+            forget_ids=self.compaction.log_number is None,
         )
         if deleted_id is not None:
             self.save()
@@ -130,7 +130,7 @@ class PersistentTopic(StoredTopic[Subscription]):
     ) -> Subscription:
         """Create a subscription that begins at an index."""
         start, open_mask = self.reset_to.pop(name, (start, 0))
-        if self.compaction.log is None:
+        if self.compaction.log_number is None:
             start = max(start, self.log.first)
         cursor = Cursor(self.journal, f"{self.log.number}/{name}", start, durable=durable)
         if open_mask:
@@ -154,7 +154,7 @@ class PersistentTopic(StoredTopic[Subscription]):
             if (ledger, previous_entry) <= self.log.position_before(self.log.end):
                 return self.locate(start_id)  # a message beyond the end, such as `latest`, does not count
         if command.initialPosition == CommandSubscribe.Earliest:
-            return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
+            return 0 if command.read_compacted and self.compaction.log_number is not None else self.log.first
         return self.log.end
 
     async def create_initial_subscription(self, name: str) -> None:

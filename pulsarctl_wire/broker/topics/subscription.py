@@ -5,7 +5,13 @@ from typing import Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.scheduler import Completion
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
+from pulsarctl_wire.broker.delivery.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    INDIVIDUAL_ACK_TYPES,
+    KEY_SHARED,
+    Consumer,
+)
 from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher, Source
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.delivery.shared import Shared
@@ -189,7 +195,7 @@ class Subscription(Source):
         if self.dispatcher is None:
             return
         indexes = None
-        if ids and consumer.kind in INDIVIDUAL:
+        if ids and consumer.kind in INDIVIDUAL_ACK_TYPES:
             located = map(self._locate, ids)
             indexes = [index for index, is_stored in located if is_stored and index in consumer.pending]
         self.dispatcher.redeliver(consumer, indexes)
@@ -234,7 +240,7 @@ class Subscription(Source):
 
     def settle(self, index: int) -> None:
         """Record that an entry is no longer pending; its consumer, if any, counts it as acknowledged."""
-        for consumer in self.consumers if self.kind in INDIVIDUAL else ():
+        for consumer in self.consumers if self.kind in INDIVIDUAL_ACK_TYPES else ():
             if index in consumer.pending:
                 self._settle(consumer, index)
                 break
@@ -377,7 +383,7 @@ class Subscription(Source):
         `open_mask` has the messages that are open in the batch at the index; 0: all.
         """
         first = self.log.first
-        if not self.reads_compacted or self.compaction.log is None:
+        if not self.reads_compacted or self.compaction.log_number is None:
             index = max(index, first)
         elif index == first:
             index = 0  # the copy has entries that the topic no longer has
