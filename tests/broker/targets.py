@@ -19,7 +19,7 @@ from pulsarctl_wire.broker.tenancy.access import Keys
 from pulsarctl_wire.conformance.basics.admin import Admin, RestError, read_answer
 from pulsarctl_wire.conformance.basics.probe import Probe
 from pulsarctl_wire.conformance.basics.settings import SECONDS, SETTINGS
-from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget, Target
+from pulsarctl_wire.conformance.basics.target import BrokerAccess, RemoteTarget, Target
 from pulsarctl_wire.conformance.basics.tokens import make_tokens, sign
 from pulsarctl_wire.net.settings import parse_url
 
@@ -123,7 +123,7 @@ class RealTarget(RemoteTarget):
 
     def __init__(self, broker: Standalone) -> None:
         (address,) = parse_url(broker.url).addresses
-        super().__init__(Place(address, secrets.token_hex(4), admin=Admin(broker.http_url)))
+        super().__init__(BrokerAccess(address, secrets.token_hex(4), admin=Admin(broker.http_url)))
         self.rest_url = broker.http_url
 
 

@@ -17,7 +17,7 @@ from pwire_run import pwire
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.checks.requirement import MUST, SHOULD
 from pulsarctl_wire.conformance.basics.settings import MEANINGS, SECONDS, SETTINGS
-from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget
+from pulsarctl_wire.conformance.basics.target import BrokerAccess, RemoteTarget
 from pulsarctl_wire.conformance.catalog import CASES, list_requirements
 from pulsarctl_wire.conformance.runner import run_case
 from pulsarctl_wire.conformance.verdict import ERROR, find_obstacle, parse_release
@@ -161,8 +161,8 @@ def test_settings_that_we_are_told_of() -> None:
 def test_a_case_that_cannot_be_judged() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    place = Place(Address("127.0.0.1", port), "x")
-    outcome = asyncio.run(run_case(CASES["connect/basic"], lambda: RemoteTarget(place)))
+    access = BrokerAccess(Address("127.0.0.1", port), "x")
+    outcome = asyncio.run(run_case(CASES["connect/basic"], lambda: RemoteTarget(access)))
     assert (outcome.verdict, outcome.reason) == (ERROR, f"127.0.0.1:{port}: refused")
 
 

@@ -20,7 +20,7 @@ from pwire_run import pwire
 from pulsarctl_wire.broker.core import Core
 from pulsarctl_wire.cli.conform.fuzzing import Scripts
 from pulsarctl_wire.conformance.basics.frames import make_frame, make_raw_frame, make_send, wrap
-from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget
+from pulsarctl_wire.conformance.basics.target import BrokerAccess, RemoteTarget
 from pulsarctl_wire.conformance.fuzzing.fuzzer import MAX_FINDINGS, Finding, Fuzzer, Plan, Tally
 from pulsarctl_wire.conformance.fuzzing.generate import generate
 from pulsarctl_wire.conformance.fuzzing.judge import Judge, Problem
@@ -49,9 +49,16 @@ def broker() -> Iterator[Broker]:
 
 def fuzz(url: str, **plan: Any) -> Tally:
     """Fuzz a broker; what came of it."""
-    place = Place(parse_url(url).addresses[0], "t")
-    fields = {"seed": 1, "seconds": 60.0, "patience": 0.3, "effort": 20.0, "max_findings": 1, **plan}
-    fuzzer = Fuzzer(Plan(lambda: RemoteTarget(place), **fields), lambda finding: None, lambda tally: None)
+    access = BrokerAccess(parse_url(url).addresses[0], "t")
+    fields = {
+        "seed": 1,
+        "seconds": 60.0,
+        "patience": 0.3,
+        "reduction_seconds": 20.0,
+        "max_findings": 1,
+        **plan,
+    }
+    fuzzer = Fuzzer(Plan(lambda: RemoteTarget(access), **fields), lambda finding: None, lambda tally: None)
     asyncio.run(fuzzer.run())
     return fuzzer.tally
 
@@ -282,7 +289,7 @@ def test_sessions_are_valid_unless_they_are_mutated() -> None:
             judge.send(encode(step, Memory()))
             commands[step.command] += 1
         assert judge.is_complete
-        assert not judge.is_lost
+        assert not judge.is_ambiguous
     assert {"SEND", "ACK", "SEEK", "REDELIVER_UNACKNOWLEDGED_MESSAGES", "WATCH_TOPIC_LIST", "END_TXN"} <= set(
         commands
     )

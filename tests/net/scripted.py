@@ -23,9 +23,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from pulsarctl_wire.conformance.basics.frames import wrap as frame_of
 from pulsarctl_wire.conformance.clients import scripted
-from pulsarctl_wire.conformance.clients.messages import Entry, entry
-from pulsarctl_wire.conformance.clients.messages import damage as damaged
-from pulsarctl_wire.conformance.clients.messages import entry_of as with_metadata
+from pulsarctl_wire.conformance.clients.messages import Entry
+from pulsarctl_wire.conformance.clients.messages import damage_payload as damaged
+from pulsarctl_wire.conformance.clients.messages import make_numbered_entry as entry
+from pulsarctl_wire.conformance.clients.messages import make_raw_entry as with_metadata
 from pulsarctl_wire.conformance.clients.scripted import (
     HOST,
     LEDGER,

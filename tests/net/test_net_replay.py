@@ -486,7 +486,7 @@ async def test_those_that_a_proxy_passed_on_are_left_out_too(auth: Auth | None) 
         await broker.saw("PARTITIONED_METADATA")
         names = ("CONNECT", "LOOKUP", "PARTITIONED_METADATA")
         bodies = [body for name in names for body in broker.bodies(name)]
-    assert playing.remap.left_out == len(bodies) == 3
+    assert playing.remap.removed_credentials == len(bodies) == 3
     for body in bodies:
         assert body.original_principal == "me"
         assert not body.HasField("original_auth_data")

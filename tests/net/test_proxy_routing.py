@@ -689,9 +689,14 @@ LISTENER = Address("proxy", 7000)
 
 
 def router(url: str = "pulsar://edge:6650", routing: Routing = Routing.LISTENERS, **given: Any) -> Router:
-    listener: Callable[[Route], Address] = given.pop("listener", lambda route: LISTENER)
+    open_listener: Callable[[Route], Address] = given.pop("open_listener", lambda route: LISTENER)
     return Router(
-        parse_url(url), routing, given.pop("tls", False), listener, given.pop("warn", pytest.fail), **given
+        parse_url(url),
+        routing,
+        given.pop("tls", False),
+        open_listener,
+        given.pop("warn", pytest.fail),
+        **given,
     )
 
 
@@ -731,11 +736,13 @@ def test_the_way_of_the_service_decides_which_of_two_addresses_is_gone_to(
 ) -> None:
     routes: list[Route] = []
 
-    def listener(route: Route) -> Address:
+    def open_listener(route: Route) -> Address:
         routes.append(route)
         return LISTENER
 
-    it = router("pulsar+ssl://edge:6651" if by_tls else "pulsar://edge:6650", tls=secure, listener=listener)
+    it = router(
+        "pulsar+ssl://edge:6651" if by_tls else "pulsar://edge:6650", tls=secure, open_listener=open_listener
+    )
     now, now_tls, through = decided(it, plain, tls, command)
     wanted = (tls or plain) if by_tls else (plain or tls)
     assert wanted is not None
@@ -851,11 +858,11 @@ def test_proxying_is_only_said_of_addresses_that_we_know() -> None:
 
 
 def test_what_cannot_be_listened_for_is_not_rewritten() -> None:
-    def listener(route: Route) -> Address:
+    def open_listener(route: Route) -> Address:
         raise OSError(98, "Address already in use")
 
     notes: list[str] = []
-    it = router(listener=listener, warn=notes.append)
+    it = router(open_listener=open_listener, warn=notes.append)
     for _ in range(3):
         assert decided(it, PLAIN, TLS, proxy_through_service_url=True) == (PLAIN, TLS, True)
     assert notes == ["no listener for b:6650 (Address already in use): its address is not rewritten"]

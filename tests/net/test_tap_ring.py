@@ -109,14 +109,14 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def it_is_not_over(self) -> None:
-        assert not self.ring.ending
+        assert not self.ring.is_ending
 
     def teardown(self) -> None:
         self.ring.end()
         found = [record for record in self.records if record is not None]
         assert found[: len(self.queue)] == list(self.queue)
         assert all(record.kind == END for record in found[len(self.queue) :])
-        assert self.ring.ending
+        assert self.ring.is_ending
         drop(self.ring)
 
 
@@ -222,7 +222,7 @@ def test_a_full_ring_ends_too() -> None:
     records = it.records(0)
     stuffed = stuff(it)
     it.end()  # no room for its record; the end of the pipe tells it
-    assert it.ending
+    assert it.is_ending
     assert [record.kind in (MISSED, CLOSED) for record in records if record] == [True] * stuffed
     drop(it)
 
@@ -395,7 +395,7 @@ for record in ring.records(60):
         assert record.connection == expected, (record, expected)
         assert record.data == b"%d" % expected * (expected % 50)
         expected += 1
-print(expected, ring.ending, os.waitpid(child, 0)[1])
+print(expected, ring.is_ending, os.waitpid(child, 0)[1])
 """
 
 

@@ -17,7 +17,7 @@ from pulsarctl_wire.cli.conform.reporting import Progress, choose, deliver, list
 from pulsarctl_wire.conformance.basics.admin import Admin
 from pulsarctl_wire.conformance.basics.case import Case
 from pulsarctl_wire.conformance.basics.settings import SECONDS, SETTINGS, VISIBLE
-from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget
+from pulsarctl_wire.conformance.basics.target import BrokerAccess, RemoteTarget
 from pulsarctl_wire.conformance.basics.tokens import make_tokens
 from pulsarctl_wire.conformance.catalog import CASES
 from pulsarctl_wire.conformance.report import Report, make_report
@@ -50,9 +50,9 @@ def check_broker(options: BrokerOptions) -> int:
         gather({**options.auth.collect_flags(), "url": options.url}, os.environ, options.auth.conf)
     )
     claims, seconds = _parse_claims(options.have)
-    place = _make_place(options, settings, seconds)
+    access = _make_access(options, settings, seconds)
     allow_many_sockets()
-    report, outcomes = asyncio.run(_run(options, cases, place, claims))
+    report, outcomes = asyncio.run(_run(options, cases, access, claims))
     return deliver(options.report, report, outcomes)
 
 
@@ -73,7 +73,7 @@ def _parse_claims(texts: list[str]) -> tuple[frozenset[str], dict[str, float]]:
     return frozenset(names), seconds
 
 
-def _make_place(options: BrokerOptions, settings: Settings, seconds: dict[str, float]) -> Place:
+def _make_access(options: BrokerOptions, settings: Settings, seconds: dict[str, float]) -> BrokerAccess:
     """Return the broker that the options name. Raises SettingsError."""
     key = None if options.token_key is None else _read_key(options.token_key)
     tokens = {} if key is None else make_tokens(key)
@@ -92,7 +92,7 @@ def _make_place(options: BrokerOptions, settings: Settings, seconds: dict[str, f
         admin = Admin(options.admin_url, headers, context)
     tls = settings.tls_context() if settings.url.tls else None
     run = secrets.token_hex(4)
-    return Place(settings.url.addresses[0], run, tls, credentials, admin, key, tokens, seconds)
+    return BrokerAccess(settings.url.addresses[0], run, tls, credentials, admin, key, tokens, seconds)
 
 
 def _read_key(path: str) -> bytes:
@@ -103,23 +103,23 @@ def _read_key(path: str) -> bytes:
 
 
 async def _run(
-    options: BrokerOptions, cases: list[Case], place: Place, claims: frozenset[str]
+    options: BrokerOptions, cases: list[Case], access: BrokerAccess, claims: frozenset[str]
 ) -> tuple[Report, list[Outcome]]:
     """Run cases; return the report, and the outcome of each case."""
-    make_target = partial(RemoteTarget, place)
+    make_target = partial(RemoteTarget, access)
     began, date = time.perf_counter(), datetime.now(timezone.utc)
     async with make_target() as target:
         result = await survey(target)
-    settings = _join_settings(result, claims, place)
+    settings = _join_settings(result, claims, access)
     plan = make_plan(
         cases, settings, options.cases, options.choice.jobs or JOBS, parse_release(result.server)
     )
     progress = Progress(len(cases))
     outcomes = await run_plan(plan, make_target, progress.add)
     progress.end()
-    scheme = "pulsar" if place.tls is None else "pulsar+ssl"
+    scheme = "pulsar" if access.tls is None else "pulsar+ssl"
     about = {
-        "target": f"{scheme}://{place.address}",
+        "target": f"{scheme}://{access.address}",
         "server": result.server,
         "protocol_version": result.protocol_version,
         "date": date.isoformat(),
@@ -130,9 +130,9 @@ async def _run(
     return make_report(about, outcomes, list_frames), outcomes
 
 
-def _join_settings(result: Survey, claims: frozenset[str], place: Place) -> frozenset[str]:
+def _join_settings(result: Survey, claims: frozenset[str], access: BrokerAccess) -> frozenset[str]:
     """Return the settings that cases can rely on: those that were seen, and those that we were told of."""
     settings = result.settings | claims
-    if place.admin is not None:
+    if access.admin is not None:
         settings |= {"admin"}
-    return settings if place.key is not None else settings - {"auth"}
+    return settings if access.key is not None else settings - {"auth"}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget
+from pulsarctl_wire.conformance.basics.target import BrokerAccess, RemoteTarget
 from pulsarctl_wire.conformance.fuzzing.fuzzer import MAX_FINDINGS, Finding, Fuzzer, Plan, Tally
 from pulsarctl_wire.conformance.fuzzing.script import write_script
 from pulsarctl_wire.net.settings import Address, Settings, gather, make_settings, parse_url
@@ -51,7 +51,7 @@ async def _run(options: FuzzOptions, settings: Settings, seed: int) -> int:
         scripts.write(finding)
 
     plan = Plan(
-        partial(RemoteTarget, _make_place(settings)),
+        partial(RemoteTarget, _make_access(settings)),
         seed,
         options.minutes * 60,
         options.jobs,
@@ -88,13 +88,13 @@ async def _require_loopback(address: Address) -> None:
         console.fail(f"{address}: not on this machine; say --remote to fuzz a broker elsewhere")
 
 
-def _make_place(settings: Settings) -> Place:
+def _make_access(settings: Settings) -> BrokerAccess:
     """Return the broker that the options name. Raises SettingsError."""
     auth = settings.auth
     has_auth = auth.method != "none"
     credentials = {"auth_method_name": auth.method, "auth_data": auth.data()} if has_auth else {}
     tls = settings.tls_context() if settings.url.tls else None
-    return Place(settings.url.addresses[0], secrets.token_hex(4), tls, credentials)
+    return BrokerAccess(settings.url.addresses[0], secrets.token_hex(4), tls, credentials)
 
 
 class Scripts:

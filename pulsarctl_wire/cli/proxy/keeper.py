@@ -123,7 +123,7 @@ class _Keeper:
             code, reason = self._start(Start(reason, delay, since_ns, self._announce_start))
             if not reason:
                 return console.EXIT_OUTPUT if failures else code
-            if self._ring.ending or os.getppid() != self._proxy or not self._is_ready[0]:
+            if self._ring.is_ending or os.getppid() != self._proxy or not self._is_ready[0]:
                 console.warn(f"the watcher died ({reason})")
                 return console.EXIT_OUTPUT
             with suppress(BrokenPipeError):  # the next watcher will notice that the proxy is gone

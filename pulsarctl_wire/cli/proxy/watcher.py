@@ -114,7 +114,7 @@ def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
     printer.put(line.encode("utf-8", "backslashreplace"))
     printer.end(FLUSH)
     deadline = time.monotonic() + start.delay
-    while time.monotonic() < deadline and not ring.ending:
+    while time.monotonic() < deadline and not ring.is_ending:
         time.sleep(_TICK)
 
 
@@ -214,7 +214,7 @@ class WatchRun:
         next_tick = deadline = 0.0
         for record in ring.records(_TICK):
             now = time.monotonic()
-            if ring.ending:
+            if ring.is_ending:
                 deadline = deadline or now + _CATCH_UP
             if record is not None and record.kind == tap.CARRIED and deadline and now > deadline:
                 self._not_shown.unread += len(record.data)

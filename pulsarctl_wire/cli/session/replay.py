@@ -129,9 +129,10 @@ def _warn(names: Names, player: Replay) -> None:
         console.warn(
             f"{remap.unknown_ids} message ids of messages not seen in the replay were sent as recorded"
         )
-    if remap.left_out:
+    if remap.removed_credentials:
         console.warn(
-            f"redacted credentials of clients behind a proxy were left out of {remap.left_out} frames"
+            "redacted credentials of clients behind a proxy were left out of "
+            f"{remap.removed_credentials} frames"
         )
 
 

@@ -80,7 +80,7 @@ def make_batch(*payloads: bytes, first: int = 0, **fields: Any) -> bytes:
     return b"".join(parts)
 
 
-def make_digits(number: int) -> bytes:
+def make_digit_batch(number: int) -> bytes:
     """Return the payload of a batch of `number` messages, a digit each, without sequence ids."""
     metadata = SingleMessageMetadata(payload_size=1).SerializeToString()
     head = len(metadata).to_bytes(4, "big") + metadata

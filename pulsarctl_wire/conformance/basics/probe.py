@@ -15,7 +15,7 @@ from pulsarctl_wire.conformance.basics.checking import Mismatch, describe, descr
 from pulsarctl_wire.conformance.basics.frames import (
     id_of,
     make_batch,
-    make_digits,
+    make_digit_batch,
     make_frame,
     make_send,
     make_subscription,
@@ -136,7 +136,7 @@ class Probe(FrameSocket):
         fields = {"num_messages": number, "meta_num_messages_in_batch": number}
         if highest is not None:
             fields |= {"highest_sequence_id": highest, "meta_highest_sequence_id": highest}
-        self.publish(sequence_id, make_digits(number), **fields)
+        self.publish(sequence_id, make_digit_batch(number), **fields)
 
     def flow(self, permits: int, consumer_id: int = 1) -> None:
         """Send FLOW."""

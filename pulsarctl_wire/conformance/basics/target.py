@@ -165,7 +165,7 @@ def admin_path(topic: str) -> str:
     return f"/admin/v2/{domain}/{rest}"
 
 
-class Place(NamedTuple):
+class BrokerAccess(NamedTuple):
     """A broker that runs elsewhere, and what is known of it.
 
     `key` is the secret key of its tokens, and `run` a name that no other run has.
@@ -184,15 +184,15 @@ class Place(NamedTuple):
 class RemoteTarget(Target):
     """A broker that runs elsewhere. Its clock cannot be moved, so time passes by waiting."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, access: BrokerAccess) -> None:
         super().__init__()
-        self.place = place
-        self.address = place.address
-        self.tls = place.tls
-        self.credentials = place.credentials
-        self.tokens = place.tokens
-        self.seconds = place.seconds
-        self.unique = place.run
+        self.access = access
+        self.address = access.address
+        self.tls = access.tls
+        self.credentials = access.credentials
+        self.tokens = access.tokens
+        self.seconds = access.seconds
+        self.unique = access.run
 
     async def settle(self, seconds: float = 0.4) -> None:
         """Sleep for so many seconds."""
@@ -222,11 +222,11 @@ class RemoteTarget(Target):
 
     async def rest(self, method: str, path: str, body: object = None) -> Any:
         """Call the admin API at its URL."""
-        assert self.place.admin is not None, "cases that need it say so"
-        return await self.place.admin.call(method, path, body)
+        assert self.access.admin is not None, "cases that need it say so"
+        return await self.access.admin.call(method, path, body)
 
     def sign_token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
         """Sign a token with the broker's key."""
-        assert self.place.key is not None, "cases that need it say so"
+        assert self.access.key is not None, "cases that need it say so"
         expiry = {} if expires_in is None else {"exp": math.ceil(time.time() + expires_in)}
-        return sign(self.place.key, **{"sub": role, **expiry, **claims})
+        return sign(self.access.key, **{"sub": role, **expiry, **claims})

@@ -10,8 +10,8 @@ from pulsarctl_wire.conformance.basics.frames import make_batch, make_frame
 from pulsarctl_wire.conformance.clients.messages import (
     Backlog,
     Slot,
-    entry,
     make_entries,
+    make_numbered_entry,
     make_texts,
 )
 from pulsarctl_wire.conformance.clients.scripted import (
@@ -55,7 +55,7 @@ async def batches(stage: Stage) -> None:
     texts = make_texts(6)
     halves = [[text.encode() for text in texts[start : start + 3]] for start in (0, 3)]
     entries = [
-        Slot(entry(number, make_batch(*half), num_messages_in_batch=3), 3)
+        Slot(make_numbered_entry(number, make_batch(*half), num_messages_in_batch=3), 3)
         for number, half in enumerate(halves)
     ]
     backlog = Backlog(broker, *entries)
@@ -80,7 +80,7 @@ async def compression(stage: Stage) -> None:
             "compression": metadata.compression,
             "uncompressed_size": metadata.uncompressed_size,
         }
-        entries.append(entry(number, payload, **fields))
+        entries.append(make_numbered_entry(number, payload, **fields))
     backlog = Backlog(broker, *entries)
     await expect_consumed(stage, await stage.consume(broker.url, 4), backlog, texts)
 
@@ -102,7 +102,8 @@ async def chunks(stage: Stage) -> None:
         **{"sequence_id": 0, "uncompressed_size": len(texts[0])},
     }
     backlog = Backlog(
-        broker, *(entry(number, part, chunk_id=number, **fields) for number, part in enumerate(parts))
+        broker,
+        *(make_numbered_entry(number, part, chunk_id=number, **fields) for number, part in enumerate(parts)),
     )
     await expect_consumed(stage, await stage.consume(broker.url, 1), backlog, texts)
 
@@ -166,7 +167,7 @@ async def permits_of_batches(stage: Stage) -> None:
     texts = make_texts(_MANY)
     groups = [[text.encode() for text in texts[start : start + 100]] for start in range(0, _MANY, 100)]
     entries = [
-        Slot(entry(number, make_batch(*group), num_messages_in_batch=100), 100)
+        Slot(make_numbered_entry(number, make_batch(*group), num_messages_in_batch=100), 100)
         for number, group in enumerate(groups)
     ]
     backlog = Backlog(broker, *entries)

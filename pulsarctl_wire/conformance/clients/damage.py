@@ -11,9 +11,9 @@ from pulsarctl_wire.conformance.clients.messages import (
     Backlog,
     Entry,
     Slot,
-    entry,
-    entry_of,
     make_entries,
+    make_numbered_entry,
+    make_raw_entry,
     make_texts,
     spoil_checksum,
 )
@@ -59,7 +59,7 @@ async def message_bad_crc(stage: Stage) -> None:
     Source: Protocol: Payload commands; Client: ConsumerImpl.messageReceived.
     """
     broker = await stage.open_broker()
-    _surround(broker, spoil_checksum(entry(1, _TEXTS[1].encode())))
+    _surround(broker, spoil_checksum(make_numbered_entry(1, _TEXTS[1].encode())))
     await _expect_good(stage, broker)
 
 
@@ -72,7 +72,9 @@ async def message_bad_crc_behind_0e02(stage: Stage) -> None:
     Source: Protocol: Payload commands; PIP-70.
     """
     broker = await stage.open_broker()
-    _surround(broker, spoil_checksum(entry(1, _TEXTS[1].encode(), prefixed=True)), prefixed=True)
+    _surround(
+        broker, spoil_checksum(make_numbered_entry(1, _TEXTS[1].encode(), prefixed=True)), prefixed=True
+    )
     await _expect_good(stage, broker, "supports_broker_entry_metadata")
 
 
@@ -85,7 +87,7 @@ async def message_bad_crc_ack(stage: Stage) -> None:
     Source: Client: ConsumerImpl.discardCorruptedMessage.
     """
     broker = await stage.open_broker()
-    backlog = _surround(broker, spoil_checksum(entry(1, _TEXTS[1].encode())))
+    backlog = _surround(broker, spoil_checksum(make_numbered_entry(1, _TEXTS[1].encode())))
     await _expect_good(stage, broker)
     await expect_acked(stage, backlog, [0, 1, 2])
     equal(backlog.errors, {1: CommandAck.ChecksumMismatch}, "validation errors by entry")
@@ -100,7 +102,7 @@ async def message_bad_metadata(stage: Stage) -> None:
     Source: Client: ConsumerImpl.messageReceived.
     """
     broker = await stage.open_broker()
-    _surround(broker, entry_of(1, NOT_METADATA))
+    _surround(broker, make_raw_entry(1, NOT_METADATA))
     await _expect_good(stage, broker)
 
 
@@ -113,7 +115,7 @@ async def message_bad_compression(stage: Stage) -> None:
     Source: Client: ConsumerImpl.uncompressPayloadIfNeeded.
     """
     broker = await stage.open_broker()
-    _surround(broker, entry(1, _TEXTS[1].encode(), **_LZ4_FIELDS))
+    _surround(broker, make_numbered_entry(1, _TEXTS[1].encode(), **_LZ4_FIELDS))
     await _expect_good(stage, broker)
 
 
@@ -126,7 +128,7 @@ async def message_unknown_consumer(stage: Stage) -> None:
     Source: Protocol: Consumer.
     """
     broker = await stage.open_broker()
-    stray = entry(1, _TEXTS[1].encode())
+    stray = make_numbered_entry(1, _TEXTS[1].encode())
     backlog = _surround(broker, lambda consumer: stray(99))
     await _expect_good(stage, broker)
     await expect_acked(stage, backlog, [0, 2])

@@ -9,7 +9,7 @@ from typing import Final
 
 from pulsarctl_wire.broker.basics.settings import parse_settings
 from pulsarctl_wire.broker.shell.server import Server
-from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget, admin_path
+from pulsarctl_wire.conformance.basics.target import BrokerAccess, RemoteTarget, admin_path
 from pulsarctl_wire.conformance.clients.scripted import HOST
 from pulsarctl_wire.conformance.clients.stage import Stage
 from pulsarctl_wire.faults.text import parse_fault
@@ -29,9 +29,9 @@ class EmbeddedBroker:
         self.url = f"pulsar://{address}"
         self._server = server
         self._stage = stage
-        self._place = Place(address, "conform")
+        self._access = BrokerAccess(address, "conform")
 
-    def add_faults(self, *texts: str) -> None:
+    def set_faults(self, *texts: str) -> None:
         """Set faults, as for `pwire broker --fault`; they replace those set before."""
         self._server.faults = self._server.new_faults()
         for text in texts:
@@ -41,7 +41,7 @@ class EmbeddedBroker:
     async def _visit(self) -> AsyncIterator[RemoteTarget]:
         """Remove the faults; yield a target for connections of the case itself, unseen by the tap."""
         self._server.faults, self._server.tap = None, None
-        async with RemoteTarget(self._place) as target:
+        async with RemoteTarget(self._access) as target:
             yield target
         self._server.tap = self._stage.transcript
 

@@ -22,7 +22,7 @@ Entry = Callable[[int], bytes]
 _CUMULATIVE: Final = 1  # CommandAck.AckType
 
 
-def entry(
+def make_numbered_entry(
     number: int,
     payload: bytes = b"",
     *,
@@ -46,7 +46,7 @@ def entry(
     return build
 
 
-def damage(source: Entry) -> Entry:
+def damage_payload(source: Entry) -> Entry:
     """Return the same entry with another last byte, so that its CRC32-C is wrong."""
 
     def build(consumer: int) -> bytes:
@@ -67,7 +67,7 @@ def spoil_checksum(source: Entry) -> Entry:
     return build
 
 
-def entry_of(number: int, metadata: bytes) -> Entry:
+def make_raw_entry(number: int, metadata: bytes) -> Entry:
     """Return an entry with these bytes as its metadata, valid or not, and the right CRC32-C."""
 
     def build(consumer: int) -> bytes:
@@ -176,4 +176,4 @@ def make_texts(number: int) -> list[str]:
 
 def make_entries(texts: Sequence[str], **fields: Any) -> list[Entry]:
     """Return an entry for each payload; `fields` are of their metadata."""
-    return [entry(number, text.encode(), **fields) for number, text in enumerate(texts)]
+    return [make_numbered_entry(number, text.encode(), **fields) for number, text in enumerate(texts)]

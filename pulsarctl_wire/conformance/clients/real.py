@@ -50,7 +50,7 @@ async def produce_slow(stage: Stage) -> None:
     Source: Protocol: Producer.
     """
     broker = await open_embedded(stage)
-    broker.add_faults(*_SLOW_FAULTS)
+    broker.set_faults(*_SLOW_FAULTS)
     await _expect_in_order(await stage.produce(broker.url, _MESSAGE_COUNT), broker)
 
 
@@ -63,7 +63,7 @@ async def produce_reset(stage: Stage) -> None:
     Source: PIP-6.
     """
     broker = await open_embedded(stage, brokerDeduplicationEnabled=True)
-    broker.add_faults(*(f"reset command=SEND_RECEIPT nth={number} bytes=10" for number in (1, 3)))
+    broker.set_faults(*(f"reset command=SEND_RECEIPT nth={number} bytes=10" for number in (1, 3)))
     await _expect_in_order(await stage.produce(broker.url, _MESSAGE_COUNT), broker)
 
 
@@ -90,7 +90,7 @@ async def consume_slow(stage: Stage) -> None:
     """
     broker = await open_embedded(stage)
     texts = await broker.fill(_MESSAGE_COUNT)
-    broker.add_faults(*_SLOW_FAULTS)
+    broker.set_faults(*_SLOW_FAULTS)
     await _expect_all(await stage.consume(broker.url, _MESSAGE_COUNT), broker, texts)
 
 
@@ -104,7 +104,7 @@ async def consume_reset(stage: Stage) -> None:
     """
     broker = await open_embedded(stage)
     texts = await broker.fill(_MESSAGE_COUNT)
-    broker.add_faults(*(f"reset command=MESSAGE nth={number} bytes=10" for number in (2, 5)))
+    broker.set_faults(*(f"reset command=MESSAGE nth={number} bytes=10" for number in (2, 5)))
     await expect_texts(stage, await stage.consume(broker.url, 2 * _MESSAGE_COUNT), texts)
     equal(await broker.wait_for_acks(), 0, "entries that are not acknowledged")
 

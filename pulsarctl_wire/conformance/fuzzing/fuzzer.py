@@ -31,7 +31,8 @@ _RETURN: Final = 10.0  # seconds that a broker which is gone has to come back
 class Plan(NamedTuple):
     """What to do: how long (in seconds), and how many sessions at once.
 
-    `patience` are the seconds that an answer may take, `effort` those that reducing a problem may take.
+    `patience` are the seconds that an answer may take, and `reduction_seconds` those that reducing a problem
+    may take.
     """
 
     make_target: Callable[[], Target]
@@ -39,7 +40,7 @@ class Plan(NamedTuple):
     seconds: float
     jobs: int = 8
     patience: float = 5.0
-    effort: float = 60.0
+    reduction_seconds: float = 60.0
     max_sessions: int = sys.maxsize
     max_findings: int = MAX_FINDINGS
 
@@ -225,7 +226,7 @@ class Fuzzer:
     async def _reduce(self, session: Session, problem: Problem) -> None:
         """Reduce a session that shows a problem, and add the finding."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._plan.effort
+        deadline = loop.time() + self._plan.reduction_seconds
         finding = Finding(problem, session, [])
 
         async def shows(candidate: Session) -> bool:

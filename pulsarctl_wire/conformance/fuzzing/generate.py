@@ -30,11 +30,11 @@ _TRANSACTION: Final = {"txnid_most_bits": Later("txn_most"), "txnid_least_bits":
 
 
 class Draft:
-    """A session that is being written. `requests` is the latest request id."""
+    """A session that is being written. `last_request_id` is the latest request id."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.requests = random.choice((0, 0, 1000, 2**40))
+        self.last_request_id = random.choice((0, 0, 1000, 2**40))
         self._groups: list[list[Step]] = []
         self._endpoints = 0
         domain = "non-persistent" if self.rarely() else "persistent"
@@ -46,8 +46,8 @@ class Draft:
 
     def number_request(self) -> int:
         """Return the next request id."""
-        self.requests += 1
-        return self.requests
+        self.last_request_id += 1
+        return self.last_request_id
 
     def number_endpoint(self) -> int:
         """Return the next id of a producer, consumer or watcher."""

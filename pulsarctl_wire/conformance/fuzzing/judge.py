@@ -57,7 +57,7 @@ class Judge:
         self.problems: list[Problem] = []
         self.offence = ""
         """Why the broker must end the connection; "" if it need not."""
-        self.is_lost = False
+        self.is_ambiguous = False
         """Whether the broker may read a command differently: Pulsar lets a text run beyond its message."""
         self.is_refused = False
         """Whether a producer or consumer was refused, so that later steps are wrong."""
@@ -100,7 +100,7 @@ class Judge:
             return
         events = FrameStream(Connection(0), to_broker=True, limit=self._limit).feed(data)
         if len(events) != 1 or not isinstance(events[0], Frame):
-            self.is_lost = True
+            self.is_ambiguous = True
             return
         frame = events[0]
         self.offence = self._find_offence(frame)
@@ -119,8 +119,8 @@ class Judge:
         if _lacks_fields(body):
             return f"{command} without a required field"
         # an incomplete sub-message may be in a field that the broker does not know, and skips
-        self.is_lost |= frame.base is not None and not frame.base.IsInitialized()
-        if self.is_lost:
+        self.is_ambiguous |= frame.base is not None and not frame.base.IsInitialized()
+        if self.is_ambiguous:
             return ""
         if self._is_connected and command == "CONNECT":
             return "a second CONNECT"
@@ -170,7 +170,7 @@ class Judge:
             self._judge_answer(frame)
 
     def _report(self, kind: str, expected: str, actual: str) -> None:
-        if not (self.is_lost and kind.startswith(_UNREQUESTED)):
+        if not (self.is_ambiguous and kind.startswith(_UNREQUESTED)):
             self.problems.append(Problem(kind, expected, actual))
 
     def _judge_receipt(self, frame: Frame) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from pulsarctl_wire.checks.requirement import MUST, OBSERVED, SHOULD
 from pulsarctl_wire.conformance.basics.case import case
 from pulsarctl_wire.conformance.basics.checking import equal, require
-from pulsarctl_wire.conformance.basics.frames import id_of, make_digits, make_send, payloads
+from pulsarctl_wire.conformance.basics.frames import id_of, make_digit_batch, make_send, payloads
 from pulsarctl_wire.conformance.basics.probe import Probe
 from pulsarctl_wire.conformance.basics.target import Target
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
@@ -82,7 +82,7 @@ async def batch_range(broker: Target) -> None:
     probe.publish_digits(0, 5, highest=4)
     equal(_is_duplicate(await probe.expect("SEND_RECEIPT", sequence_id=0)), False, _WHETHER_DUPLICATE)
     equal([await _store(probe, number) for number in (4, 5)], [False, True], _WHETHER_STORED)
-    equal(await _receive(broker, topic, 2), [make_digits(5), b"m"], "payloads")
+    equal(await _receive(broker, topic, 2), [make_digit_batch(5), b"m"], "payloads")
 
 
 @case(OBSERVED, needs=("dedup",))
@@ -98,7 +98,7 @@ async def batch_without_highest(broker: Target) -> None:
     probe.publish_digits(0, 5)
     equal(_is_duplicate(await probe.expect("SEND_RECEIPT", sequence_id=0)), False, _WHETHER_DUPLICATE)
     equal(await _store(probe, 4), True, _WHETHER_STORED)
-    equal(await _receive(broker, topic, 2), [make_digits(5), b"m"], "payloads")
+    equal(await _receive(broker, topic, 2), [make_digit_batch(5), b"m"], "payloads")
 
 
 @case(OBSERVED, needs=("dedup",))

@@ -10,7 +10,7 @@ from pulsarctl_wire.conformance.basics.checking import equal, require
 from pulsarctl_wire.conformance.basics.frames import (
     NOT_METADATA,
     id_of,
-    make_digits,
+    make_digit_batch,
     make_entry,
     make_metadata,
     make_raw_send,
@@ -64,7 +64,7 @@ async def receipt_highest_echoed(broker: Target) -> None:
     probe.publish_digits(10, 3, highest=12)
     await probe.expect("SEND_RECEIPT", sequence_id=10, highest_sequence_id=12)
     consumer = await broker.subscribe(topic, permits=10)
-    equal(payloads(await consumer.messages(1)), [make_digits(3)], "payloads")
+    equal(payloads(await consumer.messages(1)), [make_digit_batch(3)], "payloads")
     await consumer.expect_nothing()
 
 

@@ -123,7 +123,7 @@ async def end(probe: Probe, action: str, txn: dict[str, int]) -> None:
     await succeed(probe, "END_TXN", txn_action=TxnAction.Value(action), **txn)
 
 
-async def store(broker: Target, probe: Probe, topic: str, txn: dict[str, int]) -> Any:
+async def send_in_txn(broker: Target, probe: Probe, topic: str, txn: dict[str, int]) -> Any:
     """Send PRODUCER, and SEND in a transaction; return the id of the message.
 
     Try again if the broker closes the producer, as the topic has not loaded yet.
@@ -144,7 +144,7 @@ async def _send_in(broker: Target, probe: Probe, topic: str) -> dict[str, int]:
     """Begin a transaction and SEND in it; return the fields with its id."""
     txn = await begin(broker, probe)
     await succeed(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **txn)
-    await store(broker, probe, topic, txn)
+    await send_in_txn(broker, probe, topic, txn)
     return txn
 
 
@@ -223,7 +223,7 @@ async def send_unknown_txn(broker: Target) -> None:
 
     Source: PIP-31; broker: ServerCnx (transactions).
     """
-    await store(broker, await broker.connect(), broker.topic(), _UNKNOWN)
+    await send_in_txn(broker, await broker.connect(), broker.topic(), _UNKNOWN)
 
 
 @case(OBSERVED, needs=("txn",))
@@ -288,7 +288,7 @@ async def send_when_over(broker: Target) -> None:
     probe = await broker.connect()
     first_txn = await begin(broker, probe)
     await end(probe, "COMMIT", first_txn)
-    await store(broker, probe, topic, first_txn)
+    await send_in_txn(broker, probe, topic, first_txn)
     await probe.publish_all(b"plain", first=1)
     consumer = await broker.subscribe(topic, permits=10)
     await consumer.expect_nothing()

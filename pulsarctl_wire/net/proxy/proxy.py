@@ -245,7 +245,7 @@ class Proxy:
     def _give_up(self, relay: Relay) -> None:
         relay.fail(f"no CONNECT came within {_CONNECT_WAIT:g} s")
 
-    def hold(self, relay: Relay, size: int) -> None:
+    def count_waiting(self, relay: Relay, size: int) -> None:
         """Count `size` more bytes (maybe negative) that wait for a broker; too many fail `relay`."""
         self._held += size
         if size > 0 and self._held > MAX_WAITING_BYTES:

@@ -126,7 +126,7 @@ class Host(Protocol):
     def check_greeting(self, relay: "Relay", data: bytes) -> None:
         """Note it if a client's first bytes are of another protocol."""
 
-    def hold(self, relay: "Relay", size: int) -> None:
+    def count_waiting(self, relay: "Relay", size: int) -> None:
         """Count `size` more bytes (maybe negative) that wait for a broker."""
 
     def dial(self, relay: "Relay") -> None:
@@ -216,7 +216,7 @@ class Relay:
                 self.host.check_greeting(self, data)
             if self.legs[True].transport is None:
                 self._held += len(data)
-                self.host.hold(self, len(data))
+                self.host.count_waiting(self, len(data))
         self.is_unsettled = not self._has_greeted or self.legs[True].transport is None
         return not self.is_over
 
@@ -235,7 +235,7 @@ class Relay:
     def _release(self) -> None:
         """Stop counting bytes that wait for the leg to the broker."""
         size, self._held = self._held, 0
-        self.host.hold(self, -size)
+        self.host.count_waiting(self, -size)
 
     def dial(self) -> None:
         """Start connecting to the broker, unless that has been started."""

@@ -68,17 +68,17 @@ class Answerer(NamedTuple):
 class Router:
     """Decides which addresses clients get, and remembers the routes to the brokers named.
 
-    `service` is the service URL behind the proxy, `tls` whether clients speak TLS with the proxy. `listener`
-    returns the address of the listener for a route, and opens it if necessary; it raises OSError if that
-    fails. `mapped` maps brokers' addresses to those that clients get instead. `ours` says whether an address
-    is one of our listeners', which a broker may report as its own. `warn` is called once for each address
-    that cannot be rewritten.
+    `service` is the service URL behind the proxy, `tls` whether clients speak TLS with the proxy.
+    `open_listener` returns the address of the listener for a route, and opens it if necessary; it raises
+    OSError if that fails. `mapped` maps brokers' addresses to those that clients get instead. `ours` says
+    whether an address is one of our listeners', which a broker may report as its own. `warn` is called once
+    for each address that cannot be rewritten.
     """
 
     service: ServiceUrl
     routing: Routing
     tls: bool
-    listener: Callable[[Route], Address]
+    open_listener: Callable[[Route], Address]
     warn: Callable[[str], None]
     ours: Callable[[Address], bool] = lambda address: False
     mapped: Mapping[Address, Address] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Router:
         if mapped is not None:
             return mapped
         try:
-            listener = self.listener(self.routes[str(broker)])
+            listener = self.open_listener(self.routes[str(broker)])
         except OSError as error:
             self._warn(f"no listener for {broker} ({error.strerror or error}): its address is not rewritten")
             return None

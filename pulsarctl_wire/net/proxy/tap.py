@@ -170,7 +170,7 @@ class TapRing:
         os.close(self._wake_writer)
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the proxy is ending, even if there are still records to be taken."""
         return bool(self._marks[_ENDING])
 

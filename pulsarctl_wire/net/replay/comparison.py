@@ -104,8 +104,8 @@ class Comparison:
         self.totals = ReplayTotals()
         self.pairs = Pairs()
         self.lossy: set[int] = set()  # connections of which a part is missing
-        self.as_recorded: set[Key] = set()  # streams of which recorded messages came again
-        self.in_order: set[Key] = set()  # streams whose messages are matched by their order
+        self.matched_streams: set[Key] = set()  # streams of which recorded messages came again
+        self.ordered_streams: set[Key] = set()  # streams whose messages are matched by their order
         self.causes = Causes()
         self._connections = connections
         self._numbers = count(1)
@@ -124,10 +124,10 @@ class Comparison:
                 self._count_unpaired(self.pairs.pop_excess(is_recorded), is_recorded)
             return False
         old, new = (frame, counterpart) if recorded else (counterpart, frame)
-        is_in_order = stream in self.in_order
+        is_in_order = stream in self.ordered_streams
         self.remap.learn(old, new, stream if is_in_order else None)
         if stream is not None and not is_in_order:
-            self.as_recorded.add(stream)
+            self.matched_streams.add(stream)
         self.totals.exchanges += 1
         fields = differences(old, new, self.remap)
         connection = self._connections.get(old.connection.index)

@@ -84,7 +84,7 @@ class Player:
             self._add_stream(body)
         self.log.add(frame)
         stream = self._find_stream(frame)
-        stream = stream if stream in self._comparison.in_order else None
+        stream = stream if stream in self._comparison.ordered_streams else None
         is_connect = frame.type == BaseCommand.CONNECT and body is not None
         data = self._make_connect(frame) if is_connect else self._remap.make_outgoing(frame, stream)
         try:
@@ -222,7 +222,7 @@ class Player:
         if request is not None:
             return self.index, "answer", request
         if stream is not None:
-            in_order = stream in self._comparison.in_order
+            in_order = stream in self._comparison.ordered_streams
             return stream if in_order else (*stream, self._remap.identify(frame, recorded))
         fields = FIELDS.get(frame.type, frozenset())
         return self.index, frame.type, *(getattr(body, name) for name in _OWNER_FIELDS if name in fields)
@@ -237,14 +237,14 @@ class Player:
 
     def _is_foreign(self, stream: Key, frame: Frame) -> bool:
         """Return whether the missing message `frame` shows that the stream has other messages now."""
-        if stream in self._comparison.as_recorded or stream in self._comparison.in_order:
+        if stream in self._comparison.matched_streams or stream in self._comparison.ordered_streams:
             return False
         return not self._remap.has_id(frame.body.message_id)
 
     def _match_by_order(self, stream: Key) -> None:
         """Compare the nth message with the nth recorded one, as other messages come than were recorded."""
         comparison, size = self._comparison, len(stream)
-        comparison.in_order.add(stream)
+        comparison.ordered_streams.add(stream)
         for recorded in (True, False):
             for frame in comparison.pairs.pop(lambda key: key[:size] == stream, recorded):
                 comparison.take(stream, stream, frame, recorded)

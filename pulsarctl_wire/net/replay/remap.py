@@ -170,12 +170,12 @@ def _is_in_transaction(message: Any) -> bool:
 class Remap:
     """Translates recorded commands for the replay, as the module says.
 
-    `unknown_ids` counts untranslated message ids, `left_out` removed credentials of clients behind a proxy.
+    `unknown_ids` counts untranslated message ids, `removed_credentials` those of clients behind a proxy.
     """
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.unknown_ids = self.left_out = 0
+        self.unknown_ids = self.removed_credentials = 0
         self._ids: dict[tuple[Any, ...], tuple[int, int]] = {}
         self._assigned: dict[tuple[object, ...], Any] = {}  # all other values, by kind and recorded value
         texts: dict[str, Callable[[str], str]] = {
@@ -236,7 +236,7 @@ class Remap:
             elif name in METHODS and is_redacted(value):
                 message.ClearField(name)
                 message.ClearField(METHODS[name])
-                self.left_out += name == "original_auth_data"
+                self.removed_credentials += name == "original_auth_data"
         if _is_in_transaction(message):
             recorded_id = message.txnid_most_bits, message.txnid_least_bits
             assigned = self._assigned.get(("txn", *recorded_id), recorded_id)

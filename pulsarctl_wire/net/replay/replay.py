@@ -61,7 +61,7 @@ class Replay:
 
     settings: Settings
     names: Names
-    options: Pace
+    pace: Pace
     on_difference: Callable[[Difference], None]
     note: Callable[[str], None]
     tap: Tap | None = None
@@ -70,7 +70,7 @@ class Replay:
         self.remap = Remap(self.names)
         self.warn = Warnings(self.note)
         self._players: dict[int, Player | None] = {}
-        self.comparison = Comparison(self._players, self.remap, self.options.answer_timeout, self.warn)
+        self.comparison = Comparison(self._players, self.remap, self.pace.answer_timeout, self.warn)
         self.totals = self.comparison.totals
         self._last_due = 0.0  # when the previous step was due, by the loop's clock
         self._last_time_ns: int | None = None  # when the previous step was recorded
@@ -134,7 +134,7 @@ class Replay:
 
     async def _pace(self, time_ns: int | None, *, wait: bool = True) -> float:
         """Return when the next step is due, by the loop's clock; with `wait`, wait until then."""
-        speed = self.options.speed
+        speed = self.pace.speed
         if speed and time_ns is not None:
             if self._last_time_ns is not None:
                 self._last_due += max(0, time_ns - self._last_time_ns) / 1e9 / speed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.admin.calls import call, refused
 
 from pulsarctl_wire.conformance.basics.target import Target
-from pulsarctl_wire.conformance.producing.txn import begin, end, store
+from pulsarctl_wire.conformance.producing.txn import begin, end, send_in_txn
 
 V3 = "/admin/v3/transactions"
 
@@ -40,7 +40,7 @@ async def touched(broker: Target) -> None:
     told = await broker.rest("GET", path)
     assert told["producedPartitions"] == {short: {"aborted": False}, topic: {"aborted": False}}
     assert told["ackedPartitions"] == {short: {"s": {}}, topic: {"s": {}}}
-    message_id = await store(broker, probe, topic, txn)
+    message_id = await send_in_txn(broker, probe, topic, txn)
     start = f"{message_id.ledgerId}:{message_id.entryId}"
     told = await broker.rest("GET", path)
     assert told["producedPartitions"][short] == {"startPosition": start, "aborted": False}
