@@ -322,13 +322,15 @@ class LineRenderer:
         elif hidden_value is not None and not field.is_repeated:
             hidden = 0  # the size of an empty value
         if field.type == FieldDescriptor.TYPE_STRING:
-            return Step(field, f" {label}", sized=lambda data: quote(data.decode()), hidden_value=hidden)
-        number: Callable[[int], str | None] | None = None
+            return Step(
+                field, f" {label}", format_sized=lambda data: quote(data.decode()), hidden_value=hidden
+            )
+        format_number: Callable[[int], str | None] | None = None
         if field.enum_type is not None:
-            number = {value.number: value.name for value in field.enum_type.values}.get
+            format_number = {value.number: value.name for value in field.enum_type.values}.get
         elif field.type == FieldDescriptor.TYPE_BOOL:
-            number = show
-        return Step(field, f" {label}", number=number, sized=show, hidden_value=hidden)
+            format_number = show
+        return Step(field, f" {label}", format_number=format_number, format_sized=show, hidden_value=hidden)
 
     def _add_entry(self, frame: Frame, metadata: Any, parts: list[str], entry: Entry | None = None) -> None:
         if not self._show_secrets and hides_entry(frame):
@@ -413,8 +415,9 @@ _ID: Final[dict[str, tuple[str, Callable[[int], str] | None]]] = {
 
 
 def _step_of_id(field: Any) -> Step:
-    prefix, number = _ID.get(field.name, (None, None))
-    return Step(field, prefix, number=number, hidden_value=-1 if prefix and not field.is_required else ALWAYS)
+    prefix, format_number = _ID.get(field.name, (None, None))
+    hidden_value = -1 if prefix and not field.is_required else ALWAYS
+    return Step(field, prefix, format_number=format_number, hidden_value=hidden_value)
 
 
 _SHOWN: Final = {"num_messages_in_batch", "compression", "partition_key", "null_value"}
@@ -428,7 +431,7 @@ def _step_of_metadata(field: Any) -> Step | None:
         return None
     if field.name not in _SHOWN:
         return Step(field, None)
-    return Step(field, None, number=CODECS.get if field.enum_type else None, sized=repr, slot=0)
+    return Step(field, None, format_number=CODECS.get if field.enum_type else None, format_sized=repr, slot=0)
 
 
 def _unsigned_text(value: int) -> str:

@@ -6,7 +6,17 @@ from typing import Final
 
 from pulsarctl_wire.render import figure
 from pulsarctl_wire.render.columns import Column, count_text
-from pulsarctl_wire.render.figure import PALETTE, UNIT, Axis, Key, amount_axis, hovers, time_axis, to_x, to_y
+from pulsarctl_wire.render.figure import (
+    PALETTE,
+    UNIT,
+    Axis,
+    Key,
+    amount_axis,
+    draw_hover_areas,
+    time_axis,
+    to_x,
+    to_y,
+)
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.page import document, escape, section, table
 from pulsarctl_wire.render.permits import (
@@ -79,7 +89,7 @@ def _plot(consumer: Figures, rows: Sequence[Figures], clock: Clock) -> str:
         )
         drawing += f'<path class="line" stroke="{colour}" d="M0 {steps}"/>'
     drawing += "".join(
-        hovers(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]})
+        draw_hover_areas(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]})
         for row, (start, end) in spans
     )
     legend = [*(Key(colour, name) for name, colour in _LINES.items()), Key(_EMPTY, "no permits")]

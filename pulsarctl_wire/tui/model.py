@@ -237,7 +237,7 @@ class Model:
     # -- rows
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The number of rows so far."""
         return self.reader.count if self.matches is None else self.matches.count
 
@@ -251,7 +251,7 @@ class Model:
 
     def _event(self, row: int) -> Event | None:
         """Return the event of a row as it is listed: with its findings, without its answer."""
-        if not 0 <= row < self.rows:
+        if not 0 <= row < self.row_count:
             return None
         try:
             event = self.reader.event(self.position(row))
@@ -283,7 +283,7 @@ class Model:
     def walk(self, row: int, step: int) -> Iterator[tuple[int, Event]]:
         """Yield the rows after `row`, or (step -1) before it, with their events as listed."""
         row += step
-        while 0 <= row < self.rows:
+        while 0 <= row < self.row_count:
             event = self._event(row)
             if event is not None:
                 yield row, event
