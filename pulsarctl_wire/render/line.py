@@ -89,7 +89,7 @@ def command_style(name: str) -> str:
     return next((style for style, names in _STYLES.items() if name in names), "bold")
 
 
-class Clock:
+class TimeFormatter:
     """A formatter of times: time of day (UTC or local), date in UTC, epoch seconds, or s since `origin`."""
 
     def __init__(self, form: str = "utc", origin: Origin | None = None) -> None:
@@ -136,7 +136,7 @@ class LineRenderer:
     def __init__(
         self,
         paint: Paint,
-        clock: Clock | None = None,
+        clock: TimeFormatter | None = None,
         *,
         show_secrets: bool = False,
         notes: Callable[[Frame], Sequence[str]] | None = None,
@@ -145,7 +145,7 @@ class LineRenderer:
         self._paint = paint
         self._notes = notes
         self._open_entry = open_entry
-        self._clock = clock or Clock()
+        self._clock = clock or TimeFormatter()
         self._show_secrets = show_secrets
         self._field_formats: dict[FieldDescriptor, FieldFormat] = {}
         # each word of an ack_set becomes "~"; `min` leaves one of these

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from pulsarctl_wire.errors import StoreError
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.line import LineRenderer, TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, human_bytes
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.store.directory import ENDED, read_json
@@ -172,7 +172,7 @@ class Model:
         paint, recorder = Paint(session.colour), session.recorder
         open_entry = recorder.open if recorder.keys is not None else None
         self.paint = paint
-        self.clock = Clock(session.time_format, self._origin)
+        self.clock = TimeFormatter(session.time_format, self._origin)
         self.line = LineRenderer(paint, self.clock, show_secrets=recorder.show_secrets, open_entry=open_entry)
         self.plain_line = LineRenderer(
             Paint(False), self.clock, show_secrets=recorder.show_secrets, open_entry=open_entry

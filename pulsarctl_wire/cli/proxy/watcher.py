@@ -35,7 +35,7 @@ from pulsarctl_wire.cli.recording import RecordingSink
 from pulsarctl_wire.net.proxy import tap
 from pulsarctl_wire.net.proxy.tap import TapRecord, TapRing
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
@@ -107,7 +107,7 @@ def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
     """Print why the previous watcher ended, and wait for `start.delay`."""
     later = f" in {start.delay:g} s" if start.delay else ""
     form = options.display.time_format
-    clock = Clock("utc" if form == "relative" else form, Origin())
+    clock = TimeFormatter("utc" if form == "relative" else form, Origin())
     text = f"the watcher died ({start.reason}); forwarding goes on, another one starts{later}"
     printer = Printer(sys.stderr.fileno())
     line = f"pwire: {clock(time.time_ns())} {clean(text)}\n"
@@ -129,7 +129,7 @@ class WatchRun:
         self._since_ns = since_ns
         self._stack = stack
         self._origin = Origin()
-        self._clock = Clock(options.display.time_format, self._origin)
+        self._clock = TimeFormatter(options.display.time_format, self._origin)
         self._error_printer = Printer(sys.stderr.fileno())
         self._findings_printer = self._error_printer
         self._table: LiveTable | None = None

@@ -16,7 +16,7 @@ from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
 from pulsarctl_wire.record import MAX_SHOWN, Record, charge_values, key_bytes, make_value_budget
 from pulsarctl_wire.render.jsonl import json_line
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, clean
 from pulsarctl_wire.views import Content, Shown, show, show_plain
 from pulsarctl_wire.views.content import CUT, Json
@@ -194,7 +194,7 @@ class _Lines:
     def __init__(self, paint: Paint, hexadecimal: bool) -> None:
         self._paint = paint
         self._hexadecimal = hexadecimal
-        self._clock = Clock("utc", Origin())
+        self._clock = TimeFormatter("utc", Origin())
 
     def __call__(self, delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> bytes:
         record = message_record(delivery, message, schema)
