@@ -16,7 +16,7 @@ from credential_frames import BINARY, TEXT, case
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.hexview import HexRenderer
 from pulsarctl_wire.render.jsonl import json_line
-from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.line import LineRenderer, TimeFormatter
 from pulsarctl_wire.render.sequence import Diagram
 from pulsarctl_wire.render.sequence_text import text
 from pulsarctl_wire.render.text import Paint
@@ -70,7 +70,7 @@ class DisplayOptions:
         diagram = Diagram(self.line)
         for event in events:
             diagram.add(event)
-        yield from text(diagram.rows, Paint(False), Clock(), None)
+        yield from text(diagram.rows, Paint(False), TimeFormatter(), None)
 
 
 def decoded(data: bytes, to_broker: bool) -> list[Event]:

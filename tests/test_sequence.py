@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from pulsarctl_wire.capture.sources import Decoder, Source
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.line import LineRenderer, TimeFormatter
 from pulsarctl_wire.render.sequence import MAX_UNFOLDED, Diagram
 from pulsarctl_wire.render.sequence_rows import Row, lifelines
 from pulsarctl_wire.render.sequence_svg import svg
@@ -88,7 +88,7 @@ def titles(rows: list[Row]) -> list[tuple[str, int]]:
 
 
 def drawn(rows: list[Row], width: int | None = 100) -> list[str]:
-    return list(text(rows, Paint(False), Clock("relative"), width))
+    return list(text(rows, Paint(False), TimeFormatter("relative"), width))
 
 
 # -- folding
@@ -255,7 +255,7 @@ def test_names_and_fields_are_cut() -> None:
     _, row = diagram(events).rows
     assert max(map(len, [row.topic, *row.fields])) < 310
     assert sum(map(len, row.fields)) < 1_000
-    assert len(svg([row] * 100, Clock())) < 300_000
+    assert len(svg([row] * 100, TimeFormatter())) < 300_000
 
 
 def test_of_many_lifelines_the_last_one_is_of_all_others() -> None:
@@ -332,9 +332,9 @@ def test_any_capture_can_be_drawn(
     made.finish()
     assert len(made.rows) <= limit
     assert sum(row.count for row in made.rows) + made.left_out == len(events) + len(begun) + len(ended)
-    lines = list(text(made.rows, Paint(False), Clock(), width, made.note))
+    lines = list(text(made.rows, Paint(False), TimeFormatter(), width, made.note))
     assert all(line.isprintable() and cell_len(line) <= width for line in lines)
-    Xml.fromstring(svg(made.rows, Clock(), made.note))
+    Xml.fromstring(svg(made.rows, TimeFormatter(), made.note))
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if ".pcap" in path.name))
@@ -350,4 +350,4 @@ def test_without_folding_every_frame_has_its_row(name: str) -> None:
         frame.command == row.title
         for frame, row in zip(frames, (r for r in made.rows if r.number), strict=True)
     )
-    Xml.fromstring(svg(made.rows, Clock()))
+    Xml.fromstring(svg(made.rows, TimeFormatter()))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
-TOPICS_READ: Final = 8 * 1024 * 1024
+MAX_BYTES_READ: Final = 8 * 1024 * 1024
 """How many bytes of a capture are searched for topics and subscriptions."""
 _TIME_LIMIT: Final = 1.0  # seconds, as the user waits
 _MAX_NAMES: Final = 1_000
@@ -67,7 +67,7 @@ def terms(incomplete: str) -> list[str]:
 
 
 def topics(incomplete: str) -> list[str]:
-    """Complete topics from the first `TOPICS_READ` bytes of the captures on the command line."""
+    """Complete topics from the first `MAX_BYTES_READ` bytes of the captures on the command line."""
     return _complete_names("topic", incomplete)
 
 
@@ -96,7 +96,7 @@ def _read_names(path: str, kind: str, deadline: float) -> Iterator[str]:
 
     source = open_source(path)
     with source.stream:
-        stream: Any = FlushingStream(source.stream, lambda: None, None, TOPICS_READ)
+        stream: Any = FlushingStream(source.stream, lambda: None, None, MAX_BYTES_READ)
         decoder = Decoder(join_chunks=False)
         for events in decoder.read(source._replace(stream=stream)):
             for event in events:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pulsarctl_wire.record import Recorder
     from pulsarctl_wire.render.events import Render
-    from pulsarctl_wire.render.line import Clock
+    from pulsarctl_wire.render.line import TimeFormatter
     from pulsarctl_wire.wire.frame import Event
 
 EXIT_USAGE: Final = 2
@@ -233,7 +233,7 @@ def make_renderer(
     stream: TextIO,
     output: str,
     recorder: Recorder,
-    clock: Clock,
+    clock: TimeFormatter,
     prefix: Callable[[Event], str] | None = None,
 ) -> Render:
     """Make a renderer of events for `stream`, with its colours; lines are cut to the terminal's width."""

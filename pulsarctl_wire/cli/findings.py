@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.checks.rule import Rule, Thresholds
     from pulsarctl_wire.record import FindPacket
     from pulsarctl_wire.render.findings import Lines
-    from pulsarctl_wire.render.line import Clock
+    from pulsarctl_wire.render.line import TimeFormatter
     from pulsarctl_wire.render.text import Paint
 
 FailOn = Literal["any", "certain", "error", "never"]
@@ -87,7 +87,7 @@ class FindingPrinter:
         self,
         output: str,
         paint: Paint,
-        clock: Clock,
+        clock: TimeFormatter,
         write: Callable[[bytes], object],
         width: int | None = None,
         *,

@@ -178,7 +178,7 @@ def parse_size(flag: str, text: str) -> int:
     return int(_parse_amount(flag, text.lower().removesuffix("b"), _SIZES))
 
 
-def partition_by(text: str) -> tuple[str, ...]:
+def parse_partition_columns(text: str) -> tuple[str, ...]:
     """Parse --partition-by: columns, or none. Any other text ends the command."""
     from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
 

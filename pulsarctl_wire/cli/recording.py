@@ -9,7 +9,7 @@ from typing import TextIO
 from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.wire.encryption import KeyRing
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.framing.redaction import Redactor
@@ -119,7 +119,7 @@ class Trace(Sink):
     ) -> None:
         self._stream = stream or sys.stderr
         recorder = Recorder(show_secrets=show_secrets, keys=keys)
-        self._render = console.make_renderer(self._stream, output, recorder, Clock())
+        self._render = console.make_renderer(self._stream, output, recorder, TimeFormatter())
 
     def events(self, events: list[Event]) -> None:
         """Show the events, after flushing stdout."""

@@ -290,7 +290,7 @@ class Recorder:
     def _settle(self) -> None:
         """Charge the budget for the values built for the current frame."""
         if self._value_budget is not None:
-            pay(self.budget, self._value_budget)
+            charge_values(self.budget, self._value_budget)
             self._value_budget = None
 
     def _message(self, frame: Frame, message: Message, metadata_record: Record, notes: list[str]) -> Record:
@@ -334,7 +334,7 @@ class Recorder:
             view, value = show_plain(payload)
             return {"view": view, "value": value}
         if self._value_budget is None:
-            self._value_budget = room_of(self.budget)
+            self._value_budget = make_value_budget(self.budget)
         result = show(Content(payload, schema, key_bytes(metadata), self._value_budget))
         if result.note:
             notes.append(result.note)
@@ -363,12 +363,12 @@ def weight(payload: bytes) -> int:
     return len(payload) if payload.isascii() else 2 * len(payload)
 
 
-def room_of(budget: Budget) -> ValueBudget:
+def make_value_budget(budget: Budget) -> ValueBudget:
     """Return the limit of values to build from a frame's payloads: `MAX_FRAME_VALUES`, or `budget`."""
     return ValueBudget(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
 
 
-def pay(budget: Budget, room: ValueBudget) -> None:
+def charge_values(budget: Budget, room: ValueBudget) -> None:
     """Charge `budget` for the values built in `room`."""
     budget.left -= (room.limit - room.values) * VALUE_COST
 

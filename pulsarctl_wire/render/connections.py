@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from pulsarctl_wire.record import Record
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Paint, clean, count_of, cut_line, human_bytes, human_time
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR
 
@@ -16,7 +16,7 @@ _ALERTS: Final = 3  # of a connection that are shown
 _DAMAGE: Final = ("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client")
 
 
-def connection_line(record: Record, paint: Paint, clock: Clock, width: int | None) -> str:
+def connection_line(record: Record, paint: Paint, clock: TimeFormatter, width: int | None) -> str:
     """Format the line of a connection, cut to `width` cells, but without cutting what went wrong."""
     is_normal = record["end"] in _NORMAL_ENDS
     parts = [

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.line import LineRenderer, TimeFormatter
 from pulsarctl_wire.render.text import Paint, cut_line
 from pulsarctl_wire.wire.frame import Event
 
@@ -16,7 +16,7 @@ def renderer(
     output: str,
     recorder: Recorder,
     paint: Paint,
-    clock: Clock,
+    clock: TimeFormatter,
     *,
     width: Callable[[], int | None] = lambda: None,
     prefix: Callable[[Event], str] | None = None,

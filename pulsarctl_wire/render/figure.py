@@ -121,7 +121,7 @@ def to_x(position: float) -> str:
     return f"{UNIT * position:.2f}"
 
 
-def hovers(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
+def draw_hover_areas(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
     """Draw invisible columns of `width` on the axis `x`, each with a tooltip of several lines."""
     size = to_x(x.place(width) - x.place(0))
     return "".join(

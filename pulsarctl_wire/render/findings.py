@@ -11,7 +11,7 @@ from pulsarctl_wire import __version__
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
 from pulsarctl_wire.checks.rule import Rule, read_paragraphs
 from pulsarctl_wire.record import FindPacket, find_no_packet
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 
 Lines = Mapping[int, str]
@@ -91,7 +91,7 @@ def limit_findings(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
 class FindingText:
     """A renderer of findings for people: sentences are wrapped and frames cut to `width` cells."""
 
-    def __init__(self, paint: Paint, clock: Clock, width: int | None = None) -> None:
+    def __init__(self, paint: Paint, clock: TimeFormatter, width: int | None = None) -> None:
         self._paint = paint
         self._clock = clock
         self._width = width
@@ -157,7 +157,7 @@ def _describe_others(finding: Finding) -> str:
 
 def findings_markdown(findings: Iterable[Finding], note: str, lines: Lines) -> str:
     """Render findings as Markdown, for a bug report; `note` is about those left out, if any."""
-    text = FindingText(Paint(False), Clock("date"))
+    text = FindingText(Paint(False), TimeFormatter("date"))
     parts = []
     for finding in findings:
         head = f"## {finding.rule} ({finding.certainty})\n\n{_escape(finding.explanation)}\n\n"

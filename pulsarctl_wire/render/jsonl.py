@@ -117,11 +117,11 @@ class JsonLines:
             return Step(field, prefix, plan=self._plan_of(field.message_type), slot=slot)
         if field.enum_type is not None:
             names = {value.number: f'"{value.name}"' for value in field.enum_type.values}
-            return Step(field, prefix, number=names.get, slot=slot)
+            return Step(field, prefix, format_number=names.get, slot=slot)
         if field.type == field.TYPE_BOOL:
-            return Step(field, prefix, number=("false", "true").__getitem__, slot=slot)
+            return Step(field, prefix, format_number=("false", "true").__getitem__, slot=slot)
         is_text = field.type == field.TYPE_STRING or field.name == "ordering_key"
-        return Step(field, prefix, sized=self._quote if is_text else _base64, slot=slot)
+        return Step(field, prefix, format_sized=self._quote if is_text else _base64, slot=slot)
 
     def _quote(self, text: str | bytes | None) -> str:
         """Render a text as a JSON string."""

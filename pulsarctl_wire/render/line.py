@@ -89,7 +89,7 @@ def command_style(name: str) -> str:
     return next((style for style, names in _STYLES.items() if name in names), "bold")
 
 
-class Clock:
+class TimeFormatter:
     """A formatter of times: time of day (UTC or local), date in UTC, epoch seconds, or s since `origin`."""
 
     def __init__(self, form: str = "utc", origin: Origin | None = None) -> None:
@@ -136,7 +136,7 @@ class LineRenderer:
     def __init__(
         self,
         paint: Paint,
-        clock: Clock | None = None,
+        clock: TimeFormatter | None = None,
         *,
         show_secrets: bool = False,
         notes: Callable[[Frame], Sequence[str]] | None = None,
@@ -145,7 +145,7 @@ class LineRenderer:
         self._paint = paint
         self._notes = notes
         self._open_entry = open_entry
-        self._clock = clock or Clock()
+        self._clock = clock or TimeFormatter()
         self._show_secrets = show_secrets
         self._field_formats: dict[FieldDescriptor, FieldFormat] = {}
         # each word of an ack_set becomes "~"; `min` leaves one of these
@@ -322,13 +322,15 @@ class LineRenderer:
         elif hidden_value is not None and not field.is_repeated:
             hidden = 0  # the size of an empty value
         if field.type == FieldDescriptor.TYPE_STRING:
-            return Step(field, f" {label}", sized=lambda data: quote(data.decode()), hidden_value=hidden)
-        number: Callable[[int], str | None] | None = None
+            return Step(
+                field, f" {label}", format_sized=lambda data: quote(data.decode()), hidden_value=hidden
+            )
+        format_number: Callable[[int], str | None] | None = None
         if field.enum_type is not None:
-            number = {value.number: value.name for value in field.enum_type.values}.get
+            format_number = {value.number: value.name for value in field.enum_type.values}.get
         elif field.type == FieldDescriptor.TYPE_BOOL:
-            number = show
-        return Step(field, f" {label}", number=number, sized=show, hidden_value=hidden)
+            format_number = show
+        return Step(field, f" {label}", format_number=format_number, format_sized=show, hidden_value=hidden)
 
     def _add_entry(self, frame: Frame, metadata: Any, parts: list[str], entry: Entry | None = None) -> None:
         if not self._show_secrets and hides_entry(frame):
@@ -413,8 +415,9 @@ _ID: Final[dict[str, tuple[str, Callable[[int], str] | None]]] = {
 
 
 def _step_of_id(field: Any) -> Step:
-    prefix, number = _ID.get(field.name, (None, None))
-    return Step(field, prefix, number=number, hidden_value=-1 if prefix and not field.is_required else ALWAYS)
+    prefix, format_number = _ID.get(field.name, (None, None))
+    hidden_value = -1 if prefix and not field.is_required else ALWAYS
+    return Step(field, prefix, format_number=format_number, hidden_value=hidden_value)
 
 
 _SHOWN: Final = {"num_messages_in_batch", "compression", "partition_key", "null_value"}
@@ -428,7 +431,7 @@ def _step_of_metadata(field: Any) -> Step | None:
         return None
     if field.name not in _SHOWN:
         return Step(field, None)
-    return Step(field, None, number=CODECS.get if field.enum_type else None, sized=repr, slot=0)
+    return Step(field, None, format_number=CODECS.get if field.enum_type else None, format_sized=repr, slot=0)
 
 
 def _unsigned_text(value: int) -> str:

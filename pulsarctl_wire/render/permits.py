@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pulsarctl_wire.render.columns import PERSISTENT, Column, count_text, fit, grid, measure
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import clean, human_time, rich_text
 from pulsarctl_wire.stats.report import Figures
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
@@ -174,7 +174,7 @@ def _overview(reports: Sequence[ConsumerReport], width: int | None) -> Iterator[
     yield _table(consumer_columns(consumers), consumers, width)
 
 
-def rows_table(report: ConsumerReport, width: int | None, clock: Clock) -> Iterator[RenderableType]:
+def rows_table(report: ConsumerReport, width: int | None, clock: TimeFormatter) -> Iterator[RenderableType]:
     """Render a consumer's rows as a table."""
     yield _table(row_columns(report.rows, clock), report.rows, width)
     if span := row_span(report.consumer):
@@ -200,7 +200,7 @@ def consumer_columns(consumers: Sequence[Figures]) -> list[Column]:
     ]
 
 
-def row_columns(rows: Sequence[Figures], clock: Clock) -> list[Column]:
+def row_columns(rows: Sequence[Figures], clock: TimeFormatter) -> list[Column]:
     """Make the columns of a table of these rows."""
     time = Column("time", lambda row: clock(row["time_ns"]), style="dim")
     return [time, *_figures(rows), Column("", lambda row: ", ".join(moments(row)), is_name=True)]

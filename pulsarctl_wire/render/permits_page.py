@@ -6,8 +6,18 @@ from typing import Final
 
 from pulsarctl_wire.render import figure
 from pulsarctl_wire.render.columns import Column, count_text
-from pulsarctl_wire.render.figure import PALETTE, UNIT, Axis, Key, amount_axis, hovers, time_axis, to_x, to_y
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.figure import (
+    PALETTE,
+    UNIT,
+    Axis,
+    Key,
+    amount_axis,
+    draw_hover_areas,
+    time_axis,
+    to_x,
+    to_y,
+)
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.page import document, escape, section, table
 from pulsarctl_wire.render.permits import (
     ConsumerReport,
@@ -30,7 +40,7 @@ _LINES: Final = {"permits": PALETTE[0], "unacked": PALETTE[1]}
 _EMPTY: Final = PALETTE[6]
 
 
-def html_page(reports: Sequence[ConsumerReport], title: str, clock: Clock) -> str:
+def html_page(reports: Sequence[ConsumerReport], title: str, clock: TimeFormatter) -> str:
     """Build the page of these consumers."""
     consumers = [report.consumer for report in reports]
     subtitle = count_text(len(consumers), "consumer")
@@ -40,7 +50,7 @@ def html_page(reports: Sequence[ConsumerReport], title: str, clock: Clock) -> st
     return document("permits", title, subtitle, "".join(parts), figure.STYLE + _STYLE)
 
 
-def _consumer(report: ConsumerReport, clock: Clock) -> str:
+def _consumer(report: ConsumerReport, clock: TimeFormatter) -> str:
     consumer, rows = report
     lines = [
         ("", f"{subscription_of(consumer)}; {consumer['how']}"),
@@ -60,7 +70,7 @@ def _table(columns: Iterable[Column], records: Sequence[Figures]) -> str:
     return table([column.title for column in columns], rows)
 
 
-def _plot(consumer: Figures, rows: Sequence[Figures], clock: Clock) -> str:
+def _plot(consumer: Figures, rows: Sequence[Figures], clock: TimeFormatter) -> str:
     """Draw permits and unacknowledged messages as step lines, and a bar below where there are no permits."""
     x, bounds = _make_time_axis(consumer, rows)
     y = amount_axis(
@@ -79,7 +89,7 @@ def _plot(consumer: Figures, rows: Sequence[Figures], clock: Clock) -> str:
         )
         drawing += f'<path class="line" stroke="{colour}" d="M0 {steps}"/>'
     drawing += "".join(
-        hovers(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]})
+        draw_hover_areas(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]})
         for row, (start, end) in spans
     )
     legend = [*(Key(colour, name) for name, colour in _LINES.items()), Key(_EMPTY, "no permits")]

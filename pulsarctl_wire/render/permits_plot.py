@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.permits import ConsumerReport, is_empty
 from pulsarctl_wire.render.stats_page import LEVELS
 from pulsarctl_wire.stats.report import Figures
@@ -22,7 +22,7 @@ _MARKS: Final = {"S": "SUBSCRIBE", "C": "CLOSE_CONSUMER", "R": "REDELIVER", "F":
 _EMPTY: Final = "!"
 
 
-def plot(report: ConsumerReport, width: int | None, clock: Clock) -> Iterator[Text]:
+def plot(report: ConsumerReport, width: int | None, clock: TimeFormatter) -> Iterator[Text]:
     """Yield the charts of a consumer, one below the other over the same time."""
     consumer, rows = report
     labels = {name: f"{name} {max(0, *(row[name] for row in rows)):,}" for name in _CHARTS}

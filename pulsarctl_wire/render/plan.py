@@ -39,9 +39,9 @@ _RANGES: Final = {
 class Step:
     """The rendering of a field: `prefix` and the value's text. Without a prefix it is not shown.
 
-    `number` formats a varint (by default as digits; it returns None for unusual values), `sized` formats
-    bytes, and `plan` a message. Fields whose varint or size equals `hidden_value` are not shown. If `slot` is
-    not negative, the text is also stored in that slot, for the caller.
+    `format_number` formats a varint (by default as digits; it returns None for unusual values),
+    `format_sized` formats bytes, and `plan` a message. Fields whose varint or size equals `hidden_value` are
+    not shown. If `slot` is not negative, the text is also stored in that slot, for the caller.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class Step:
         field: Any,
         prefix: str | None,
         *,
-        number: Callable[[int], str | None] | None = None,
-        sized: Callable[[bytes], str] | None = None,
+        format_number: Callable[[int], str | None] | None = None,
+        format_sized: Callable[[bytes], str] | None = None,
         plan: "Plan | None" = None,
         hidden_value: int = ALWAYS,
         slot: int = -1,
     ) -> None:
         self.is_shown = prefix is not None
         self.prefix = self.opening = prefix or ""
-        self.number = number
-        self.sized = sized
+        self.format_number = format_number
+        self.format_sized = format_sized
         self.plan = plan
         self.hidden_value: i64 = hidden_value
         self.slot: i64 = slot
@@ -68,7 +68,7 @@ class Step:
         self.largest: i64 = largest
         self.required: i64 = int(field.is_required)
         self.is_repeated: bool = field.is_repeated
-        self.is_silent = prefix is None and slot < 0 and number is None
+        self.is_silent = prefix is None and slot < 0 and format_number is None
 
 
 class Plan:
@@ -189,7 +189,7 @@ def _field_text(data: bytes, pos: i64, stop: i64, value: i64, step: Step, slots:
         parts: list[str] = []
         return "".join(parts) if walk(data, pos, stop, step.plan, parts, slots) else None
     if step.is_sized:
-        return "" if step.sized is None else step.sized(data[pos:stop])
-    if step.number is not None:
-        return step.number(value)
+        return "" if step.format_sized is None else step.format_sized(data[pos:stop])
+    if step.format_number is not None:
+        return step.format_number(value)
     return "" if step.is_silent else str(value)

@@ -7,7 +7,7 @@ output is valid XML.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.page import document, escape
 from pulsarctl_wire.render.sequence_rows import Row, Styled, lifelines
 from pulsarctl_wire.render.text import cells, cut_line, human_time
@@ -25,7 +25,7 @@ _MARGIN: Final = 14
 class _Layout:
     """The positions of everything, in pixels."""
 
-    def __init__(self, rows: Sequence[Row], clock: Clock, note: str) -> None:
+    def __init__(self, rows: Sequence[Row], clock: TimeFormatter, note: str) -> None:
         self.lines = lifelines(rows, LIFELINES)
         self.clock = clock
         times = max((len(clock(row.time_ns)) for row in rows), default=1)
@@ -41,7 +41,7 @@ class _Layout:
         self.height = self.bottom + 26 * bool(note) + _MARGIN
 
 
-def svg(rows: Sequence[Row], clock: Clock, note: str = "") -> str:
+def svg(rows: Sequence[Row], clock: TimeFormatter, note: str = "") -> str:
     """Draw the diagram of `rows` as an SVG document; `note` is a line below it."""
     layout = _Layout(rows, clock, note)
     width, height = round(layout.width), round(layout.height)
@@ -57,7 +57,7 @@ def svg(rows: Sequence[Row], clock: Clock, note: str = "") -> str:
     return "".join([*parts, "</svg>\n"])
 
 
-def page(rows: Sequence[Row], clock: Clock, title: str, subtitle: str, note: str = "") -> str:
+def page(rows: Sequence[Row], clock: TimeFormatter, title: str, subtitle: str, note: str = "") -> str:
     """Build a page with the diagram."""
     return document("sequence", title, subtitle, f"<section>{svg(rows, clock, note)}</section>", _PAGE_STYLE)
 

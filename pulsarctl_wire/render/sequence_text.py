@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.sequence_rows import TIMES, Row, Styled, lifelines
 from pulsarctl_wire.render.text import Paint, cells, cut_line
 
@@ -26,7 +26,7 @@ _MIN_LANE: Final = 30  # cells between the last client and the first broker
 class _Layout:
     """The positions in a line of `width` cells; None: as wide as the longest label needs."""
 
-    def __init__(self, rows: Sequence[Row], clock: Clock, width: int | None) -> None:
+    def __init__(self, rows: Sequence[Row], clock: TimeFormatter, width: int | None) -> None:
         self.lines = lifelines(rows, LIFELINES)
         self.clock = clock
         self.number_width = max((len(str(row.number)) for row in rows), default=1)
@@ -51,7 +51,9 @@ class _Layout:
         return paint("yellow" if row.is_focus else "", sign) + paint("bold" if row.is_focus else "", text)
 
 
-def text(rows: Sequence[Row], paint: Paint, clock: Clock, width: int | None, note: str = "") -> Iterator[str]:
+def text(
+    rows: Sequence[Row], paint: Paint, clock: TimeFormatter, width: int | None, note: str = ""
+) -> Iterator[str]:
     """Yield the lines of a diagram, at most `width` cells wide (None: any width), and `note` as the last."""
     layout = _Layout(rows, clock, width)
     lines = [*_names(layout), *(_line(row, layout, paint) for row in rows)]

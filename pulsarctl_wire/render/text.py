@@ -121,12 +121,12 @@ def noun_of(number: int, name: str, names: str = "") -> str:
     return name if number == 1 else names or f"{name}s"
 
 
-def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> None:
-    """Take `excess` cells from the widest of the columns `names`, but leave `least` for each."""
-    while excess > 0 and names:
-        ranked = sorted((widths[index] for index in names), reverse=True)
-        widest = max(names, key=widths.__getitem__)
-        step = min(excess, max(ranked[0] - (ranked[1] if len(ranked) > 1 else 0), 1), ranked[0] - least)
+def narrow(widths: list[int], indices: Sequence[int], excess: int, minimum: int) -> None:
+    """Take `excess` cells from the widest of the columns `indices`, but leave `minimum` for each."""
+    while excess > 0 and indices:
+        ranked = sorted((widths[index] for index in indices), reverse=True)
+        widest = max(indices, key=widths.__getitem__)
+        step = min(excess, max(ranked[0] - (ranked[1] if len(ranked) > 1 else 0), 1), ranked[0] - minimum)
         if step <= 0:
             return
         widths[widest] -= step

@@ -146,24 +146,24 @@ class PwireApp(App[None]):
 
     def _poll(self) -> None:
         model, lines = self.model, self._frames.lines
-        row_count, findings, counts = model.rows, model.findings, model.counts
+        row_count, findings, counts = model.row_count, model.findings, model.counts
         model.refresh()
         if self._target is not None:
             self._go_to_number(self._target)
-        if not model.rows:
+        if not model.row_count:
             lines.set_title(self._why_empty())
-        if model.rows != row_count or not lines.rows:
-            is_first = not lines.rows and model.rows
-            lines.show(model.rows)
+        if model.row_count != row_count or not lines.row_count:
+            is_first = not lines.row_count and model.row_count
+            lines.show(model.row_count)
             if self._is_following and self._target is None:
-                lines.move_to(model.rows - 1)
+                lines.move_to(model.row_count - 1)
             elif is_first:
                 self._load_detail(lines.cursor)
         if model.findings is not findings:
             lines.renew()
         if model.findings is not findings or model.counts is not counts:
             self._load_pane()
-        if len(model.messages) != self._log_lines.rows:
+        if len(model.messages) != self._log_lines.row_count:
             self._log_lines.show(len(model.messages), self._log_line, len(model.messages) - 1)
             self._note = model.messages[-1]
         if self._held is not None and model.messages:  # the server is there
@@ -240,7 +240,7 @@ class PwireApp(App[None]):
     def on_line_list_moved(self, message: LineList.Moved) -> None:
         """Show the details of another frame."""
         if message.lines is self._frames.lines:
-            if message.index < self.model.rows - 1:
+            if message.index < self.model.row_count - 1:
                 self._is_following = False
             self._load_detail(message.index)
             self._show_status()
@@ -371,7 +371,7 @@ class PwireApp(App[None]):
             lines.show(0, model.row_line, 0)
             self._frames.detail.load(None)
         else:
-            lines.show(model.rows, model.row_line, self._position)
+            lines.show(model.row_count, model.row_line, self._position)
             self._load_detail(lines.cursor)
         self._poll()
 

@@ -46,7 +46,7 @@ def tabs_text(panes: Sequence[str], current: str, title: str, *, is_narrow: bool
 
 def status_text(model: Model, row: int, states: Sequence[str], note: str) -> str:
     """Return the cursor's place among all rows, `states` (what is going on), `note`, and the filter."""
-    counts = [f"{min(row + 1, model.rows):,}/{model.rows:,}"]
+    counts = [f"{min(row + 1, model.row_count):,}/{model.row_count:,}"]
     matches = model.matches
     if matches is not None:
         is_behind = not matches.is_done and matches.scanned < model.reader.count

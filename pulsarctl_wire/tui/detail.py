@@ -35,7 +35,7 @@ def flatten(lines: Lines, folded: set[Path], guides: str = "") -> Iterator[tuple
             yield from flatten(children, folded, f"{guides}  ")
 
 
-class Bytes(LineList):
+class BytesPane(LineList):
     """The bytes of a frame. `byte_offset` is that of the byte under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -123,7 +123,7 @@ class Detail(Horizontal):
     def __init__(self, model: Model) -> None:
         self._model = model
         self._fields = LineList(id="fields", title="no frame")
-        self._bytes = Bytes(model.paint, id="bytes")
+        self._bytes = BytesPane(model.paint, id="bytes")
         super().__init__(self._fields, self._bytes, id="detail")
         self._event: Event | None = None
         self._lines: Lines = []

@@ -67,10 +67,10 @@ class Jumps:
         """Put the cursor on an event; if the filter hides it, remove the filter."""
         model = self._model
         row = model.row_of(position)
-        if row >= model.rows or model.position(row) != position:
+        if row >= model.row_count or model.position(row) != position:
             self._host.show_all("the filter was removed: it hid this frame; Backspace brings it back")
             row = model.row_of(position)
-        self._lines.show(model.rows)
+        self._lines.show(model.row_count)
         self._lines.move_to(row)
 
     @property

@@ -83,7 +83,7 @@ class LineList(ScrollView, can_focus=True):
         return range(first, min(last + 1, self._rows))
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The number of lines."""
         return self._rows
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from pulsarctl_wire.errors import StoreError
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.line import LineRenderer, TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, human_bytes
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.store.directory import ENDED, read_json
@@ -172,7 +172,7 @@ class Model:
         paint, recorder = Paint(session.colour), session.recorder
         open_entry = recorder.open if recorder.keys is not None else None
         self.paint = paint
-        self.clock = Clock(session.time_format, self._origin)
+        self.clock = TimeFormatter(session.time_format, self._origin)
         self.line = LineRenderer(paint, self.clock, show_secrets=recorder.show_secrets, open_entry=open_entry)
         self.plain_line = LineRenderer(
             Paint(False), self.clock, show_secrets=recorder.show_secrets, open_entry=open_entry
@@ -237,7 +237,7 @@ class Model:
     # -- rows
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The number of rows so far."""
         return self.reader.count if self.matches is None else self.matches.count
 
@@ -251,7 +251,7 @@ class Model:
 
     def _event(self, row: int) -> Event | None:
         """Return the event of a row as it is listed: with its findings, without its answer."""
-        if not 0 <= row < self.rows:
+        if not 0 <= row < self.row_count:
             return None
         try:
             event = self.reader.event(self.position(row))
@@ -283,7 +283,7 @@ class Model:
     def walk(self, row: int, step: int) -> Iterator[tuple[int, Event]]:
         """Yield the rows after `row`, or (step -1) before it, with their events as listed."""
         row += step
-        while 0 <= row < self.rows:
+        while 0 <= row < self.row_count:
             event = self._event(row)
             if event is not None:
                 yield row, event

@@ -83,12 +83,12 @@ def test_a_source_behind_the_cursor_counts_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_only_the_beginning_of_a_capture_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "TOPICS_READ", 700)
+    monkeypatch.setattr(completion, "MAX_BYTES_READ", 700)
     monkeypatch.setenv("_PWIRE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"pwire decode {SAMPLE} --topic ")
     monkeypatch.setenv("COMP_CWORD", "4")
     few = pwire().lines
-    monkeypatch.setattr(completion, "TOPICS_READ", 1 << 20)
+    monkeypatch.setattr(completion, "MAX_BYTES_READ", 1 << 20)
     assert 0 < len(few) < len(pwire().lines)
 
 

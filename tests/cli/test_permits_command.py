@@ -11,7 +11,7 @@ import pytest
 from pwire_run import SAMPLES, Pcap, Run, pwire
 from test_cli_document import _section
 
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.permits import MAX_DETAILED, ConsumerReport, page, rows_table
 from pulsarctl_wire.render.permits_page import html_page
 from pulsarctl_wire.render.permits_plot import plot
@@ -159,11 +159,11 @@ def shown_of(*args: str) -> list[ConsumerReport]:
 
 
 def table(shown: ConsumerReport, width: int | None) -> Any:
-    return rows_table(shown, width, Clock())
+    return rows_table(shown, width, TimeFormatter())
 
 
 def chart(shown: ConsumerReport, width: int | None) -> Any:
-    return plot(shown, width, Clock())
+    return plot(shown, width, TimeFormatter())
 
 
 @pytest.mark.parametrize("detail", [table, chart])
@@ -192,7 +192,7 @@ def test_names_cannot_affect_the_terminal_or_the_page() -> None:
     text = page(shown, None, False, table)
     assert text.count(r"<script>\x1b[2J\u202e") == 10
     assert "\x1b" not in text
-    html = html_page(shown, evil, Clock())
+    html = html_page(shown, evil, TimeFormatter())
     assert "<script" not in html
     assert "\x1b" not in html
 

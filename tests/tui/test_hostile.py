@@ -78,7 +78,7 @@ def test_names_and_payloads(tmp_path_factory: pytest.TempPathFactory, names: lis
     async def look() -> None:
         (directory / "events").mkdir()
         async with screen(directory / "events", source) as shown:
-            assert shown.app.model.rows == len(commands)
+            assert shown.app.model.row_count == len(commands)
             await check(shown, *"jjjj", *PANES)
 
     asyncio.run(look())

@@ -130,7 +130,7 @@ async def test_following_parties(tmp_path: Path) -> None:
         assert 'and subscription == "postman"' in shown.status
         await shown.press("escape", "colon", "3", "6", "enter", "M")
         assert "fields.message_id.ledgerId == 92 and fields.message_id.entryId == 0" in shown.status
-        assert shown.app.model.rows == 2  # its receipt, its delivery: ACK has several ids
+        assert shown.app.model.row_count == 2  # its receipt, its delivery: ACK has several ids
         await shown.press("escape", "g", "p")
         assert "this frame has no producer" in shown.status
 

@@ -10,7 +10,7 @@ from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.findings import CheckOptions
 from pulsarctl_wire.render.findings import subject_text
-from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.line import LineRenderer, TimeFormatter
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
@@ -25,7 +25,7 @@ class Commenter:
     The first event of a connection through our proxy also gets the comment on its route, as in recordings.
     """
 
-    def __init__(self, clock: Clock, *, show_secrets: bool) -> None:
+    def __init__(self, clock: TimeFormatter, *, show_secrets: bool) -> None:
         self._described: dict[int, None] = {}
         self._line = LineRenderer(Paint(False), clock, show_secrets=show_secrets)
 

@@ -25,7 +25,7 @@ from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.events import renderer
 from pulsarctl_wire.render.findings import findings_markdown, limit_findings, sarif
 from pulsarctl_wire.render.jsonl import json_line
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, count_of
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
@@ -40,7 +40,7 @@ class DoctorJob:
         self.stack = stack
         self.code = 0
         self.origin = Origin()
-        self.clock = Clock(options.time_format, self.origin)
+        self.clock = TimeFormatter(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
         self.numbers = PacketNumbers(several=len(options.sources) > 1)

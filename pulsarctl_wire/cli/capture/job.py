@@ -28,7 +28,7 @@ from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
 from pulsarctl_wire.record import Record, Recorder
 from pulsarctl_wire.record.connections import CONNECTION_NAMES, connection_record
 from pulsarctl_wire.render.events import Render
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, count_of
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.payload import Budget
@@ -107,7 +107,7 @@ class DecodeJob:
         self.sources = options.sources
         self.out = sys.stdout.buffer
         self.origin = Origin()
-        self.clock = Clock(options.display.time_format, self.origin)
+        self.clock = TimeFormatter(options.display.time_format, self.origin)
         self.summary = Summary()
         self.answers: Any = None
         self.findings: dict[int, list[str]] = {}  # ids of rules by frame number

@@ -177,9 +177,9 @@ def _make_reports(options: PermitsOptions, ledger: Permits, end_ns: int) -> list
 
 
 def _show(options: PermitsOptions, reports: list[ConsumerReport], origin: Origin) -> None:
-    from pulsarctl_wire.render.line import Clock
+    from pulsarctl_wire.render.line import TimeFormatter
 
-    clock = Clock(options.time_format, origin)
+    clock = TimeFormatter(options.time_format, origin)
     if options.html or options.output == "html":
         from pulsarctl_wire.render.permits_page import html_page
 

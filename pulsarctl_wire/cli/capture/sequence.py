@@ -72,7 +72,7 @@ class SequenceJob:
         from pulsarctl_wire.capture.private_keys import read_private_keys
         from pulsarctl_wire.cli.capture import select
         from pulsarctl_wire.record import Recorder
-        from pulsarctl_wire.render.line import Clock, LineRenderer
+        from pulsarctl_wire.render.line import LineRenderer, TimeFormatter
         from pulsarctl_wire.render.sequence import Diagram
         from pulsarctl_wire.render.text import Origin, Paint
 
@@ -80,7 +80,7 @@ class SequenceJob:
         self.options = options
         self.stack = stack
         self.origin = Origin()
-        self.clock = Clock(options.time_format, self.origin)
+        self.clock = TimeFormatter(options.time_format, self.origin)
         self.frames = self.code = 0
         self.tests: list[Callable[[Any], bool]] = [*select.tests(selection)]
         self.selects = bool(selection.topics or selection.commands or selection.expression or options.around)

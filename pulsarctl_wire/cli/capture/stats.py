@@ -213,7 +213,7 @@ class StatsJob:
     def _show(self) -> None:
         from pulsarctl_wire.checks.folding import fold
         from pulsarctl_wire.render.findings import FindingText, finding_record, limit_findings
-        from pulsarctl_wire.render.line import Clock
+        from pulsarctl_wire.render.line import TimeFormatter
         from pulsarctl_wire.stats.report import records, total_record
 
         total, findings = total_record(self.stats), fold(self.findings)
@@ -233,7 +233,7 @@ class StatsJob:
                 total, tables, sizes, console.terminal_width(sys.stdout), console.has_colour(sys.stdout)
             )
             paint, width = Paint(console.has_colour(sys.stdout)), console.terminal_width(sys.stdout)
-            format_finding = FindingText(paint, Clock(), width)
+            format_finding = FindingText(paint, TimeFormatter(), width)
             top, note = limit_findings(findings)
             text += "".join(f"\n{format_finding(finding, {})}" for finding in top) + (note and f"\n{note}")
             out = text.encode("utf-8", "backslashreplace")

@@ -10,7 +10,7 @@ from typing import Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.table_options import TableOptions
-from pulsarctl_wire.cli.options import parse_size, parse_time, partition_by
+from pulsarctl_wire.cli.options import parse_partition_columns, parse_size, parse_time
 from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
@@ -89,7 +89,9 @@ def _optimize(table: str, options: TableOptions) -> str:
             f"{count_of(previous.files, 'row group')} ({human_bytes(previous.size)}) before, "
             f"{current.files:,} ({human_bytes(current.size)}) now"
         )
-    moved = repartition(table, partition_by(options.partition_by)) if options.partition_by else None
+    moved = (
+        repartition(table, parse_partition_columns(options.partition_by)) if options.partition_by else None
+    )
     previous, current = optimize(table, size)
     previous = moved or previous
     return (

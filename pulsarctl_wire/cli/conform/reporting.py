@@ -19,7 +19,7 @@ from pulsarctl_wire.conformance.verdict import ERROR, FAILED, PASSED, Outcome
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.conformance import junit_of, markdown_of, text_of
 from pulsarctl_wire.render.events import renderer
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Paint, clean, did_you_mean
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.sinks import Follower, Sink
@@ -110,7 +110,7 @@ class _Lines(Sink):
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._render = renderer("line", Recorder(), Paint(False), Clock(), width=lambda: None)
+        self._render = renderer("line", Recorder(), Paint(False), TimeFormatter(), width=lambda: None)
 
     def events(self, events: list[Event]) -> None:
         """Render frames."""

@@ -9,7 +9,14 @@ from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import JobProgress
-from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, parse_conf, parse_size, partition_by
+from pulsarctl_wire.cli.options import (
+    CONF,
+    LOCAL,
+    RowOptions,
+    parse_conf,
+    parse_partition_columns,
+    parse_size,
+)
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes, noun_of
@@ -97,7 +104,7 @@ def analyze(options: AnalyzeOptions) -> int:
 def _partition_by(options: AnalyzeOptions, outline: Any) -> tuple[str, ...]:
     """Return the columns of --partition-by, by default those of the existing table."""
     if options.partition_by is not None:
-        return partition_by(options.partition_by)
+        return parse_partition_columns(options.partition_by)
     return outline.options.partition_by if outline else ()
 
 

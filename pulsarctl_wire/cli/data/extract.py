@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.data.report import SourceOptions, is_chosen, open_tables
+from pulsarctl_wire.cli.data.report import SourceOptions, has_row_choice, open_tables
 from pulsarctl_wire.cli.signature import argument, flag, option, several
 
 TableName = Literal["frames", "messages", "gaps", "connections"]
@@ -27,7 +27,7 @@ class ExtractOptions(SourceOptions):
 
 def extract(options: ExtractOptions) -> int:
     """Write the packets of frames in a table as pcapng, from the captures that it was made of."""
-    if options.where is None and not is_chosen(options):
+    if options.where is None and not has_row_choice(options):
         console.fail("extract: say which frames: --where \"command = 'SEND'\", --topic, --since, --until")
     if options.table in ("gaps", "connections") and not options.whole:
         console.fail(f"extract: --table {options.table} needs --connections: these rows are no frames")

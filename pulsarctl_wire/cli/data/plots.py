@@ -11,8 +11,8 @@ from pulsarctl_wire.render.figure import (
     Axis,
     Key,
     amount_axis,
+    draw_hover_areas,
     figure,
-    hovers,
     make_tooltip,
     time_axis,
     to_x,
@@ -85,7 +85,9 @@ def publish_lines(overview: Overview) -> str:
         for row in rows
     }
     legend = [Key(colour, name) for name, colour in zip(_PERCENTILES.values(), colours, strict=True)]
-    return figure("Percentiles over time", x, y, lines + hovers(x, width, tooltips), reversed(legend))
+    return figure(
+        "Percentiles over time", x, y, lines + draw_hover_areas(x, width, tooltips), reversed(legend)
+    )
 
 
 def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
@@ -210,7 +212,7 @@ def _stack_bars(
             bases[time] += value
         paths.append(f'<path fill="{bars.key.colour}" d="{"".join(path)}"/>')
     legend = [bars.key for bars in reversed(series)]
-    return figure(caption, x, y, "".join(paths) + hovers(x, width, tooltips), legend)
+    return figure(caption, x, y, "".join(paths) + draw_hover_areas(x, width, tooltips), legend)
 
 
 def timeline(rows: Sequence[Row]) -> str:

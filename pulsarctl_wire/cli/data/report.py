@@ -163,7 +163,7 @@ def open_tables(sources: Sequence[str], options: SourceOptions, *, apart: bool =
             yield tables
 
 
-def is_chosen(options: SourceOptions) -> bool:
+def has_row_choice(options: SourceOptions) -> bool:
     """Return whether an option chooses some of the rows."""
     return any(getattr(options, name) is not None for name in (*_NAME_FLAGS, "since", "until"))
 

@@ -19,17 +19,17 @@ from pulsarctl_wire.render.text import Origin
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.session.sinks import Sink
 
-FLUSH: Final = 2.0
+FLUSH_TIMEOUT: Final = 2.0
 """Time limit, in seconds, for writing the buffered bytes at the end."""
 
-ROOM: Final = 4 * 1024 * 1024
+MAX_BUFFERED_BYTES: Final = 4 * 1024 * 1024
 """Bytes that may be buffered."""
 
 
 class Printer:
     """Writes to a file descriptor. After a failed write (a closed pipe, a full disk), `error` is set."""
 
-    def __init__(self, descriptor: int, room: int = ROOM) -> None:
+    def __init__(self, descriptor: int, room: int = MAX_BUFFERED_BYTES) -> None:
         self.error: OSError | None = None
         self._descriptor = descriptor
         self._room = room
@@ -133,8 +133,8 @@ class TapPrinter(Sink):
             self.say(f"{reason}; forwarding goes on")
 
     def finish(self) -> None:
-        """Write the buffered output within `FLUSH` seconds."""
-        unwritten = self.printer.end(FLUSH)
+        """Write the buffered output within `FLUSH_TIMEOUT` seconds."""
+        unwritten = self.printer.end(FLUSH_TIMEOUT)
         self.tick(0)
         if unwritten:
             self.say(f"tap fell behind: {unwritten} bytes of output not shown at the end")

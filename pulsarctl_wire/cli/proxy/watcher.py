@@ -30,12 +30,12 @@ from pulsarctl_wire.cli.findings import FindingPrinter, summarize
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.cli.proxy.keeper import Start, Watcher
 from pulsarctl_wire.cli.proxy.options import WatchOptions
-from pulsarctl_wire.cli.proxy.printer import FLUSH, Printer, TapPrinter
+from pulsarctl_wire.cli.proxy.printer import FLUSH_TIMEOUT, Printer, TapPrinter
 from pulsarctl_wire.cli.recording import RecordingSink
 from pulsarctl_wire.net.proxy import tap
 from pulsarctl_wire.net.proxy.tap import TapRecord, TapRing
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
@@ -107,12 +107,12 @@ def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
     """Print why the previous watcher ended, and wait for `start.delay`."""
     later = f" in {start.delay:g} s" if start.delay else ""
     form = options.display.time_format
-    clock = Clock("utc" if form == "relative" else form, Origin())
+    clock = TimeFormatter("utc" if form == "relative" else form, Origin())
     text = f"the watcher died ({start.reason}); forwarding goes on, another one starts{later}"
     printer = Printer(sys.stderr.fileno())
     line = f"pwire: {clock(time.time_ns())} {clean(text)}\n"
     printer.put(line.encode("utf-8", "backslashreplace"))
-    printer.end(FLUSH)
+    printer.end(FLUSH_TIMEOUT)
     deadline = time.monotonic() + start.delay
     while time.monotonic() < deadline and not ring.is_ending:
         time.sleep(_TICK)
@@ -129,7 +129,7 @@ class WatchRun:
         self._since_ns = since_ns
         self._stack = stack
         self._origin = Origin()
-        self._clock = Clock(options.display.time_format, self._origin)
+        self._clock = TimeFormatter(options.display.time_format, self._origin)
         self._error_printer = Printer(sys.stderr.fileno())
         self._findings_printer = self._error_printer
         self._table: LiveTable | None = None
@@ -229,14 +229,14 @@ class WatchRun:
         if self._doctor is not None and self.options.doctor:
             self._say(summarize(self._doctor))
         failed = self._end_findings() or self._follower.failed
-        self._error_printer.end(FLUSH)
+        self._error_printer.end(FLUSH_TIMEOUT)
         return console.EXIT_OUTPUT if failed else 0
 
     def _end_findings(self) -> bool:
         """Write the findings that are still buffered; return whether their output failed."""
         if self._findings_printer is self._error_printer:
             return False
-        unwritten = self._findings_printer.end(FLUSH)
+        unwritten = self._findings_printer.end(FLUSH_TIMEOUT)
         if unwritten:
             self._say(f"{unwritten} bytes of findings not shown at the end")
         reason, failed = self._findings_printer.describe_error("the findings")

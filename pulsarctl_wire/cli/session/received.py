@@ -14,9 +14,9 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
-from pulsarctl_wire.record import MAX_SHOWN, Record, key_bytes, pay, room_of
+from pulsarctl_wire.record import MAX_SHOWN, Record, charge_values, key_bytes, make_value_budget
 from pulsarctl_wire.render.jsonl import json_line
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.render.text import Origin, Paint, clean
 from pulsarctl_wire.views import Content, Shown, show, show_plain
 from pulsarctl_wire.views.content import CUT, Json
@@ -109,9 +109,9 @@ def _show_value(
         consumer.budget.left -= WIDE_COST * len(payload)
     if schema is None:
         return Shown(*show_plain(payload))
-    room = room_of(consumer.budget)
+    room = make_value_budget(consumer.budget)
     display = show(Content(payload, schema, key_bytes(message.metadata), room))
-    pay(consumer.budget, room)
+    charge_values(consumer.budget, room)
     if (note := display.note) is None:
         return display
     is_complete = CUT not in note
@@ -194,7 +194,7 @@ class _Lines:
     def __init__(self, paint: Paint, hexadecimal: bool) -> None:
         self._paint = paint
         self._hexadecimal = hexadecimal
-        self._clock = Clock("utc", Origin())
+        self._clock = TimeFormatter("utc", Origin())
 
     def __call__(self, delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> bytes:
         record = message_record(delivery, message, schema)

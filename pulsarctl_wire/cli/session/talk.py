@@ -11,7 +11,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import RequestTimeout
 from pulsarctl_wire.net.protocol import read_refusal
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import TimeFormatter
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS, command_name
 from pulsarctl_wire.wire.encryption import KeyRing
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
@@ -39,7 +39,7 @@ class Talk(Sink):
         self._recorder = Recorder(show_secrets=show_secrets, keys=keys)
         self._mistakes: list[str] = []  # the first errors in what was sent
         self._mistake_count = 0
-        self._render = console.make_renderer(sys.stdout, output, self._recorder, Clock())
+        self._render = console.make_renderer(sys.stdout, output, self._recorder, TimeFormatter())
         self._show_sent = show_sent
         self._has_begun = False
         self._news: asyncio.Future[None] | None = None  # done when something passes

@@ -39,14 +39,14 @@ _RESET: Final = (
 )
 
 
-Starts = Mapping[str, Callable[[], object]]
+JobFunctions = Mapping[str, Callable[[], object]]
 """Jobs by name."""
 
 
 class Helper:
     """The screen's end of the pipe to its helper."""
 
-    def __init__(self, job: Job, starts: Starts) -> None:
+    def __init__(self, job: Job, starts: JobFunctions) -> None:
         self._filters = 0
         reader, self._writer = os.pipe()
         sys.stdout.flush()
@@ -102,7 +102,7 @@ def _terminal_state() -> Any:
     return None
 
 
-def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
+def _run(job: Job, starts: JobFunctions, reader: int, terminal: Any) -> NoReturn:
     """Run the helper's process. What the jobs have said goes to stderr at the end."""
     os.setpgid(0, 0)  # what stops the screen must not stop what cleans up after it
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU):
@@ -169,7 +169,7 @@ def _finish(job: Job) -> int:
     return code
 
 
-def reading(job: Job) -> Starts:
+def make_reading_jobs(job: Job) -> JobFunctions:
     """Return the jobs that read captures, by name."""
     return {name: partial(_run_job, name, job) for name in ("read", "examine")}
 

@@ -29,7 +29,7 @@ from pulsarctl_wire.store.reader import StoreReader
 from pulsarctl_wire.store.writer import StoreWriter
 from pulsarctl_wire.wire.frame import Event, Frame
 
-EVERY: Final = 0.2
+POLL_SECONDS: Final = 0.2
 """Seconds between two looks at files that are still written."""
 
 _MAX_STRETCHES: Final = 1_000  # of packets, while reading: writing them takes a while
@@ -58,7 +58,7 @@ def read(job: Job) -> None:
     writer = StoreWriter(job.directory)
     decoder = Decoder(job.read.reading)
     decoder.numbers = PacketNumbers(several=len(job.sources) > 1)
-    timer = _Timer(EVERY)
+    timer = _Timer(POLL_SECONDS)
     with ExitStack() as stack:
         sources = Sources(job.sources, stack, bar=False)
         for events in chain(sources.read(decoder), decoder.finish()):
@@ -109,7 +109,7 @@ def filter_events(job: Job, name: str, expression: str) -> None:
         write_json(job.directory, name, {"error": str(error), "is_done": True})
         return
     scanned = matched = 0
-    timer = _Timer(EVERY)
+    timer = _Timer(POLL_SECONDS)
 
     def write_progress(*, is_done: bool) -> None:
         write_json(job.directory, name, {"scanned": scanned, "matched": matched, "is_done": is_done})
@@ -154,4 +154,4 @@ def _follow(directory: Path) -> Iterator[tuple[int, list[Event]]]:
             position = start + len(events)
         if is_done:
             return
-        time.sleep(EVERY)
+        time.sleep(POLL_SECONDS)

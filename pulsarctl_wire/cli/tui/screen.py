@@ -14,7 +14,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import FilterError
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.cli.tui.helper import Starts
+    from pulsarctl_wire.cli.tui.helper import JobFunctions
     from pulsarctl_wire.cli.tui.job import Job
     from pulsarctl_wire.record import Recorder
     from pulsarctl_wire.store.reader import StoreReader
@@ -37,7 +37,7 @@ def require_screen(name: str, web: int | None, instead: str) -> None:
         console.fail(f"{name}: this is no terminal; --web PORT shows the screen in a browser, {instead}")
 
 
-def show(job: Job, starts: Starts, make_session: Callable[[Jobs], Session], web: int | None) -> int:
+def show(job: Job, starts: JobFunctions, make_session: Callable[[Jobs], Session], web: int | None) -> int:
     """Show the screen until the user quits; return the exit code."""
     from pulsarctl_wire.cli.tui.helper import Helper, end_with_terminal
 

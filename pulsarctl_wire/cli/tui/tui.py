@@ -55,12 +55,12 @@ def tui(options: TuiOptions) -> int:
     if first is not None and len(sources) > 1:
         console.fail(f"FILE#{first}: frames of several sources are numbered together; give one source")
     with console.errors_reported():
-        from pulsarctl_wire.cli.tui.helper import reading
+        from pulsarctl_wire.cli.tui.helper import make_reading_jobs
         from pulsarctl_wire.cli.tui.job import is_complete
 
         _check(options)
         job = make_job(options, sources)
-        starts = {} if is_complete(job.directory) else reading(job)
+        starts = {} if is_complete(job.directory) else make_reading_jobs(job)
         session = partial(make_session, job, _title(sources), first=first, expression=options.expression)
         return show(job, starts, session, options.web)
 
