@@ -8,6 +8,7 @@ from segments import Tcp, Turn, build
 from timeline import Timeline, ids
 
 from pulsarctl_wire.checks.finding import CERTAIN
+from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 TOPIC = "persistent://public/default/t"
@@ -117,6 +118,18 @@ def test_partitions_over_http() -> None:
     success = build("PRODUCER_SUCCESS", request_id=7, producer_name="p", last_sequence_id=-1)
     web.timeline.log_in(2, tcp, (True, PRODUCER), (False, success))
     assert web.found == [("producer_on_partitioned_parent", CERTAIN)]
+
+
+@pytest.mark.parametrize(
+    ("target", "is_found"), [(f"/admin/v2/{PATH}/partitions", True), (f"/lookup/v2/topic/{PATH}", False)]
+)
+def test_only_lookups_look_up(target: str, is_found: bool) -> None:
+    web, tcp = Web(), broker()
+    web.timeline = Timeline(rules=RULES)
+    web.ask(1, 1, call(target, 200, {"partitions": 0, "brokerUrl": "pulsar://10.0.1.1:6650"}))
+    web.timeline.log_in(2, tcp, (True, PRODUCER), (False, NOT_READY))
+    web.timeline.at(3, *tcp.goodbye())
+    assert (("not_looked_up", CERTAIN) in web.found) is is_found
 
 
 def test_what_is_forbidden() -> None:

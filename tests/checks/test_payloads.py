@@ -96,6 +96,20 @@ def test_why_checksums_of_sends_are_wrong(rule: str, sends: list[bytes], texts: 
     assert finding.evidence[0].reason == "the CRC is wrong"  # tables say no more
 
 
+def test_corrupt_sends_of_two_producers_are_two_findings() -> None:
+    timeline, tcp = Timeline(), Tcp()
+    timeline.log_in(0, tcp)
+    for number in (0, 1):
+        name = f"p{number}"
+        opening = build("PRODUCER", topic=TOPIC, producer_id=number, request_id=number)
+        metadata = MessageMetadata(producer_name=name, sequence_id=0, publish_time=1)
+        raw = build("SEND", metadata, b"payload", producer_id=number, sequence_id=0)
+        timeline.say(1, tcp, (True, opening))
+        timeline.say(2, tcp, (False, build("PRODUCER_SUCCESS", request_id=number, producer_name=name)))
+        timeline.say(3, tcp, (True, _with_wrong_checksum(raw, lambda covered: 0)))
+    assert [finding.rule for finding in timeline.findings()] == ["send_corrupt", "send_corrupt"]
+
+
 def test_why_the_checksum_of_a_message_is_wrong() -> None:
     message_id = {"ledgerId": 7, "entryId": 1}
     raw = build("MESSAGE", METADATA, b"payload", consumer_id=0, message_id=message_id)

@@ -51,8 +51,8 @@ class ReceiptForNothing(ConductRule):
 
     Must: send SEND_RECEIPT only for a message that the producer has sent.
 
-    Wire: SEND_RECEIPT with a sequence id above all that its producer has sent, or for a producer id that was
-    never opened. Receipts that come twice are ignored by all clients.
+    Wire: SEND_RECEIPT with a sequence id above all that its producer has sent. Receipts that come twice are
+    ignored by all clients.
 
     Advice: Look at what stands between the client and the broker.
 
@@ -78,7 +78,7 @@ class MessageWithoutConsumer(ConductRule):
 
     Must: deliver messages only to consumers that are open on the connection.
 
-    Wire: MESSAGE with a consumer id that no SUBSCRIBE has named, or whose CLOSE_CONSUMER was answered.
+    Wire: MESSAGE with a consumer id that no SUBSCRIBE has named.
 
     Advice: Look at what stands between the client and the broker; clients throw the message away.
 

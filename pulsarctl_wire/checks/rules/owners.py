@@ -239,7 +239,8 @@ class NotLookedUp(ConductRule):
 
     def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
         """Note a lookup over HTTP."""
-        self._note(state, message.topic)
+        if message.kind == "lookup" and not message.status:
+            self._note(state, message.topic)
 
     def _note(self, state: CheckState, topic: str | None) -> None:
         if topic is not None:

@@ -19,6 +19,13 @@ _SEND: Final = NUMBERS["SEND"]
 _MESSAGE: Final = NUMBERS["MESSAGE"]
 _MAX_SENDS: Final = 1_024  # corrupt ones that may be sent again
 
+_SendKey = tuple[str | None, str, int, int]
+"""Topic, name of the producer, sequence id and chunk of a SEND: they stay if it is sent again."""
+
+
+def _make_key(producer: Producer, send: Send) -> _SendKey:
+    return producer.topic, producer.name, send.sequence, send.chunk
+
 
 def make_entry_subject(frame: Frame) -> Subject:
     """Return the subject of a finding about a SEND or MESSAGE."""
@@ -197,7 +204,7 @@ class SendCorrupt(ChecksumRule):
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._waiting: dict[tuple[str | None, int, int], tuple[CheckState, Producer, Send]] = {}
+        self._waiting: dict[_SendKey, tuple[CheckState, Producer, Send]] = {}
 
     def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a SEND with a wrong checksum."""
@@ -205,15 +212,15 @@ class SendCorrupt(ChecksumRule):
         if isinstance(sighting, Send) and not sighting.is_copy:
             producer = state.producer(sighting.producer)
             if producer is not None:
-                self._waiting[producer.topic, sighting.sequence, sighting.chunk] = state, producer, sighting
+                self._waiting[_make_key(producer, sighting)] = state, producer, sighting
                 bound(self._waiting, _MAX_SENDS)
 
     def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Forget a SEND that is sent again: other rules are about it."""
-        previous = send.previous
-        waiter = self._waiting.get((producer.topic, send.sequence, send.chunk))
-        if waiter is not None and waiter[2] is previous:
-            del self._waiting[producer.topic, send.sequence, send.chunk]
+        key = _make_key(producer, send)
+        waiter = self._waiting.get(key)
+        if waiter is not None and waiter[2] is send.previous:
+            del self._waiting[key]
 
     def on_due(self, now_ns: int) -> None:
         """Report a SEND that is not sent again in time."""
