@@ -105,7 +105,7 @@ class ExtractJob:
         if self._options.whole:
             self._engine.keep(packets.WINDOWS, packets.connections(table, condition))
         else:
-            self._engine.keep(packets.PICKED, packets.picked(table, condition))
+            self._engine.keep(packets.PICKED_FRAMES, packets.picked_frames(table, condition))
             self._engine.keep(packets.WINDOWS, packets.windows())
         rows = self._engine.rows(packets.totals())
         if not rows:
