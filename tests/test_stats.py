@@ -425,7 +425,7 @@ def test_connections_without_frames_leave_room_for_those_with_frames(monkeypatch
     for index in range(1, 100):
         connection = Connection(index, f"10.0.0.9:{index}", "10.0.1.1:6650")
         session = ExchangeState(connection, Knowledge())
-        stats.end(
+        stats.add_ended_connection(
             EndedConnection(
                 connection, session, index, 0, 0, 1, False, UNANSWERED, None, None, False, None, (0, 0)
             )
@@ -445,7 +445,7 @@ def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_latencies_are_bounded_and_rows_without_them_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "ROOM", 20_000)
+    monkeypatch.setattr(counting, "MAX_LATENCY_BYTES", 20_000)
     stats = count(list(hostile(100)))
     found = records(stats, "topic")
     known = [record for record in found if record["publish_ns"] is not None]

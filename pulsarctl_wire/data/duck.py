@@ -47,9 +47,9 @@ class DuckEngine(Engine):
     """An engine over tables that were found. Its SQL is DuckDB's, with some functions of Spark added."""
 
     def __init__(
-        self, found: Sequence[Found], choice: Choice, look: Callable[[], Sequence[Found]] | None = None
+        self, found: Sequence[Found], choice: Choice, find_again: Callable[[], Sequence[Found]] | None = None
     ) -> None:
-        super().__init__(found, choice, look)
+        super().__init__(found, choice, find_again)
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
         self._relation_connections: list[Any] = []  # the connections that relations need, but do not keep

@@ -46,13 +46,13 @@ class Answer(NamedTuple):
 class Engine(ABC):
     """Runs SQL over one table, whose parts are the views `all_frames`, `all_gaps`, ….
 
-    `choice` says which of their rows are read; `found` says which files there are; `look` finds them anew. A
-    query that has given no row yet starts over, at most `MAX_AGAIN` times, if a file has vanished and the
-    table has other files by now, as after a rebuild.
+    `choice` says which of their rows are read; `found` says which files there are; `find_again` finds them
+    anew. A query that has given no row yet starts over, at most `MAX_AGAIN` times, if a file has vanished and
+    the table has other files by now, as after a rebuild.
     """
 
     def __init__(
-        self, found: Sequence[Any], choice: Choice, look: Callable[[], Sequence[Any]] | None = None
+        self, found: Sequence[Any], choice: Choice, find_again: Callable[[], Sequence[Any]] | None = None
     ) -> None:
         conditions = choice.conditions()
         views = VIEWS | {name: f"SELECT * FROM all_{name}" for name in (*TABLE_NAMES, "findings")}
@@ -61,7 +61,7 @@ class Engine(ABC):
             for name, sql in views.items()
         }
         self._found = found
-        self._look = look
+        self._find_again = find_again
         self._is_open = False
         self._stored: set[str] = set()
         self._unmade: set[str] = set()
@@ -104,9 +104,9 @@ class Engine(ABC):
                 self._is_open = True
             return attempt()
         except Exception as error:
-            if not tries or self._look is None or not _VANISHED.search(str(error)):
+            if not tries or self._find_again is None or not _VANISHED.search(str(error)):
                 raise
-            found = self._look()
+            found = self._find_again()
             if found == self._found:
                 raise
         self._found, self._is_open = found, False

@@ -7,8 +7,8 @@ from typing import Final
 
 from pulsarctl_wire.reports.sql import literal
 
-PICKED: Final = "picked"
-"""The view that `picked` is to be kept as, before `windows` is run."""
+PICKED_FRAMES: Final = "picked"
+"""The view that `picked_frames` is to be kept as, before `windows` is run."""
 
 WINDOWS: Final = "windows"
 """The view that `windows` or `connections` is to be kept as, before `totals` and `of_file` are run."""
@@ -26,7 +26,7 @@ def condition(where: str) -> str:
     return f"(\n{where}\n)"
 
 
-def picked(table: str, where: str) -> str:
+def picked_frames(table: str, where: str) -> str:
     """Select the frames with rows in `table` that meet a condition, and where the frames around each are.
 
     `file1` and `offset1` are the place of the previous frame in the same direction, `file2` and `offset2` of
@@ -70,7 +70,7 @@ def picked(table: str, where: str) -> str:
 
 
 def windows() -> str:
-    """Select the windows of the frames in `PICKED`, with the frame before each where that may be needed.
+    """Select the windows of the frames in `PICKED_FRAMES`, with the frame before each if that may be needed.
 
     If parts of these frames are in earlier captures, those have windows as well, and all packets in the
     windows are copied, without a search for the frame. Where packets are out of order, windows are wide.
@@ -88,7 +88,7 @@ def windows() -> str:
                 WHEN goes_on AND NOT joins AND file_after = file THEN greatest(offset_after, place)
                 ELSE place END AS stop
         FROM (SELECT *, packet_offset AS place, time_ns AS place_ns, NOT is_alone AND
-            (file1 <> file OR (goes_back AND file2 <> file)) AS is_parted FROM {PICKED})"""
+            (file1 <> file OR (goes_back AND file2 <> file)) AS is_parted FROM {PICKED_FRAMES})"""
     earlier_start = "CASE WHEN NOT goes_back THEN offset1 WHEN file2 = file1 THEN offset2 ELSE 0 END"
     return f"""
         SELECT {_COLUMNS} FROM ({own})
@@ -103,7 +103,7 @@ def _part(file: str, start: str) -> str:
         SELECT {file}, {start}, {_NONE}, {_ENDS},
             CASE WHEN joins THEN coalesce(start1, time1) ELSE coalesce(start_time_ns, time_ns) END, time_ns,
             {_NONE}, {_NONE}, {_NONE}, {_NONE}, false, false, 0
-        FROM {PICKED} WHERE NOT is_alone"""
+        FROM {PICKED_FRAMES} WHERE NOT is_alone"""
 
 
 def _opening() -> str:
@@ -112,9 +112,9 @@ def _opening() -> str:
         SELECT file, packet_offset, packet_offset, client_ip, client_port, server_ip, server_port,
             {_NONE}, {_NONE}, packet_offset, time_ns, {_NONE}, {_NONE}, false, true, 0
         FROM (SELECT *, count(*) OVER (PARTITION BY client_ip, client_port, server_ip, server_port) AS uses
-            FROM all_connections WHERE connection IN (SELECT connection FROM {PICKED}))
+            FROM all_connections WHERE connection IN (SELECT connection FROM {PICKED_FRAMES}))
         WHERE NOT joined AND (uses > 1 OR
-            connection IN (SELECT connection FROM {PICKED} WHERE is_mixed))"""
+            connection IN (SELECT connection FROM {PICKED_FRAMES} WHERE is_mixed))"""
 
 
 def connections(table: str, where: str) -> str:

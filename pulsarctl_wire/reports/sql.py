@@ -239,9 +239,9 @@ def count_if(condition: str) -> str:
     return f"count(CASE WHEN {condition} THEN 1 END)"
 
 
-def bucket(width_ns: int, of: str = "time_ns") -> str:
+def bucket(width_ns: int, column: str = "time_ns") -> str:
     """Return the start of the time bucket of a column, as SQL."""
-    return f"{of} - pmod({of}, {width_ns})"
+    return f"{column} - pmod({column}, {width_ns})"
 
 
 def by_bucket(options: Options) -> dict[str, str]:

@@ -36,15 +36,15 @@ _GROUP_BIT: Final = 0x01
 class AddressMap:
     """Replaces addresses; `draw` returns a number for a text. With `keep` they all stay.
 
-    `replaced` is told of each address, as text, and of what replaces it.
+    `on_replaced` is told of each address, as text, and of what replaces it.
     """
 
     def __init__(
-        self, draw: Callable[[bytes], int], *, keep: bool, replaced: Callable[[bytes, bytes], object]
+        self, draw: Callable[[bytes], int], *, keep: bool, on_replaced: Callable[[bytes, bytes], object]
     ) -> None:
         self._draw = draw
         self._keep = keep
-        self._replaced = replaced
+        self._on_replaced = on_replaced
         self._replacements: dict[bytes, bytes] = {}
 
     def replace(self, packed: bytes) -> bytes:
@@ -57,7 +57,7 @@ class AddressMap:
                 self._replacements.clear()  # it is a cache
             replacement = self._make4(packed) if len(packed) == 4 else self._make6(packed)
             self._replacements[packed] = replacement
-            self._replaced(*(str(ip_address(address)).encode() for address in (packed, replacement)))
+            self._on_replaced(*(str(ip_address(address)).encode() for address in (packed, replacement)))
         return replacement
 
     def replace_text(self, text: bytes) -> bytes | None:

@@ -97,7 +97,7 @@ class FieldRewriter:
             return self._replace_credentials(text)
         kind = self._kind_of(field_type)
         if kind is None:
-            self._pseudonyms.replaced(Kind.NAMES, text, text)
+            self._pseudonyms.on_replaced(Kind.NAMES, text, text)
             return text
         if kind is Kind.PAYLOADS:
             return self._noise.replace(kind, text)

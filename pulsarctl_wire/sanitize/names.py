@@ -85,17 +85,17 @@ Replaced = Callable[[Kind, bytes, bytes], object]
 
 
 class Pseudonyms:
-    """Makes pseudonyms from `secret`. Texts of the kinds in `keep` stay; `replaced` is told of all texts."""
+    """Makes pseudonyms from `secret`. Texts of the kinds in `keep` stay; `on_replaced` is told of all."""
 
     def __init__(
-        self, secret: bytes, keep: frozenset[Kind] = frozenset(), replaced: Replaced = lambda *_: None
+        self, secret: bytes, keep: frozenset[Kind] = frozenset(), on_replaced: Replaced = lambda *_: None
     ) -> None:
         self.keep = keep
-        self.replaced = replaced
+        self.on_replaced = on_replaced
         self.addresses = AddressMap(
             lambda text: self.draw(b"address", text),
             keep=Kind.ADDRESSES in keep,
-            replaced=lambda text, other: replaced(Kind.ADDRESSES, text, other),
+            on_replaced=lambda text, other: on_replaced(Kind.ADDRESSES, text, other),
         )
         self._secret = blake2b(secret, digest_size=32).digest()
         self._replace_run = lru_cache(65_536)(self._make_run)
@@ -114,13 +114,13 @@ class Pseudonyms:
         if kind not in self.keep:
             pattern, words = _FORMS.get(kind, (_NAME, vocabulary.NAMES))
             replacement = self._substitute(text, pattern, words)
-        self.replaced(kind, text, replacement)
+        self.on_replaced(kind, text, replacement)
         return replacement
 
     def replace_words(self, text: bytes, words: frozenset[bytes]) -> bytes:
         """Return what replaces running text, in which these words and numbers stay."""
         replacement = self._substitute(text, _TEXT, words)
-        self.replaced(Kind.ERRORS, text, replacement)
+        self.on_replaced(Kind.ERRORS, text, replacement)
         return replacement
 
     def _substitute(self, text: bytes, pattern: re.Pattern[bytes], words: frozenset[bytes]) -> bytes:

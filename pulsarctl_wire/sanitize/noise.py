@@ -31,14 +31,14 @@ class Noise:
         noise = content
         if kind not in self._pseudonyms.keep:
             noise = self._make(content, is_random=kind is Kind.CREDENTIALS)
-        self._pseudonyms.replaced(kind, content, noise)
+        self._pseudonyms.on_replaced(kind, content, noise)
         return noise
 
     def like(self, content: bytes) -> bytes:
         """Return noise that replaces bytes which may be anything."""
         noise = self._make(content)
         if is_text(content):  # binary bytes may be numbers, which may also be elsewhere
-            self._pseudonyms.replaced(Kind.PAYLOADS, content, noise)
+            self._pseudonyms.on_replaced(Kind.PAYLOADS, content, noise)
         return noise
 
     def _make(self, content: bytes, *, is_random: bool = False) -> bytes:

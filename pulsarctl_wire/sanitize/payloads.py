@@ -128,7 +128,7 @@ class PayloadRewriter:
             return payload
         self.unkept += is_kept
         for start, stop in free:
-            self._pseudonyms.replaced(Kind.PAYLOADS, data[start:stop], b"")
+            self._pseudonyms.on_replaced(Kind.PAYLOADS, data[start:stop], b"")
         sample = b"".join(data[start : min(stop, start + 256)] for start, stop in free[:64])
         content = Content(bytes(out), free, key, is_text(sample))
         fitted = fit(content, len(payload), encoders_like(codec, payload))

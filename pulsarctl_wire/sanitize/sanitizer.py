@@ -106,7 +106,7 @@ class Sanitizer:
     `reading` says how captures are read; `opens_tls`: there are, or may come, secrets of TLS. What they open
     is written as plain TCP.
 
-    `unread` counts packets that were filled with noise, as their frames were incomplete for too long, and
+    `unfinished` counts packets that were filled with noise, as their frames were incomplete for too long, and
     `blanked` those without a TCP segment, of which only headers are left.
     """
 
@@ -118,7 +118,7 @@ class Sanitizer:
         *,
         opens_tls: bool = False,
     ) -> None:
-        self.unread = 0
+        self.unfinished = 0
         self.blanked = 0
         self.decoder = Decoder(
             reading._replace(keep_duplicates=True),  # copies are copies again, as they get the same bytes
@@ -259,7 +259,7 @@ class Sanitizer:
             self._next += 1
             self._waiting_bytes -= len(waiting.packet[2]) + _COST
             if not is_ready:
-                self.unread += 1
+                self.unfinished += 1
                 if waiting.stream is not None:
                     waiting.stream.resolve_unfinished()
             comment = self._comments.pop(self._next - 1, "")

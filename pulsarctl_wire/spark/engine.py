@@ -44,9 +44,9 @@ class SparkEngine(Engine):
         spark: SparkSession,
         found: Sequence[Found],
         choice: Choice,
-        look: Callable[[], Sequence[Found]] | None = None,
+        find_again: Callable[[], Sequence[Found]] | None = None,
     ) -> None:
-        super().__init__(found, choice, look)
+        super().__init__(found, choice, find_again)
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
         self._spark = spark
         self._cached: list[DataFrame] = []

@@ -40,15 +40,15 @@ class SparkWorkers:
         self._size = _FIRST_ROUND
         self._since = 0.0
 
-    def room(self, waiting: int) -> int:
-        """Return how many splits to submit next; `waiting` are submitted, and not done yet.
+    def room(self, submitted: int) -> int:
+        """Return how many splits to submit next; `submitted` are not done yet.
 
         Two rounds are decoded at a time, so that no core is idle between them. Rounds grow while they are
         short, and shrink if they are so long that nobody sees progress.
         """
-        if waiting > self._size:
+        if submitted > self._size:
             return 0
-        if waiting:
+        if submitted:
             took = time.monotonic() - self._since
             size = 4 * self._size if took < _SHORT else self._size // 2 if took > _LONG else self._size
             self._size = min(max(size, _ROUNDS.start), _ROUNDS.stop - 1)

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from pulsarctl_wire.capture.series import Span, name_key, series_of
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.decode import unread
+from pulsarctl_wire.pipeline.decoding.decode import make_unreadable_result
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress, Totals
 from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_progress
@@ -36,7 +36,7 @@ from pulsarctl_wire.pipeline.files.splits import Input, Split, plan_all
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import finish_split
 from pulsarctl_wire.pipeline.storage.store import Store
-from pulsarctl_wire.pipeline.storage.tasks import Place, Round, delete_decoded, delete_file, finish_at
+from pulsarctl_wire.pipeline.storage.tasks import Round, StitchedSlice, delete_decoded, delete_file, finish_at
 from pulsarctl_wire.pipeline.upkeep.optimize import merge_small
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.executor import SparkWorkers
@@ -175,7 +175,7 @@ class _Batches:
         """Finish the splits of a batch, and save the progress."""
         started = time.monotonic()
         store, rows = self.store, batch.collect()
-        places = [Place(*row[:-1]) for row in rows if row.name]
+        places = [StitchedSlice(*row[:-1]) for row in rows if row.name]
         if places:
             self._begin(min(place.name for place in places))
         calls = [(place, self.settings, store.out, store.number) for place in places]
@@ -363,7 +363,9 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         problem = problem or "was overwritten, or is gone, before it could be read"
         for file, (input_, is_there) in enumerate(zip(split.inputs, can_read, strict=True), split.file):
             single = split._replace(file=file, input=input_, more=())
-            decoded = decode_split(single, self._settings) if is_there else unread(single, problem)
+            decoded = (
+                decode_split(single, self._settings) if is_there else make_unreadable_result(single, problem)
+            )
             yield file, split.part, saved.dump(decoded)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -432,7 +434,7 @@ def _sort_key(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
 
 @dataclass
 class StitchProcessor(StatefulProcessor):
-    """Stitches splits; yields the `Place` of each, which says how to finish it, and last the progress."""
+    """Stitches splits; yields the `StitchedSlice` of each, where it is, and last the progress."""
 
     settings: Settings
 
@@ -461,7 +463,7 @@ class StitchProcessor(StatefulProcessor):
         state = saved.dump(progress)
         self._state.update((state,))
         results = [*((*place, b"") for place in stitched.places), ("", "", 0, 0, state)]
-        yield pd.DataFrame(results, columns=[*Place._fields, "progress"])
+        yield pd.DataFrame(results, columns=["name", "path", "at", "size", "progress"])  # as in _STITCHED
 
     def close(self) -> None:
         """Do nothing."""

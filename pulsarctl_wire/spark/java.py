@@ -29,7 +29,7 @@ class Java:
     has_vector: bool = True
 
 
-def keep(path: Path, text: str, mode: int) -> Path:
+def write_if_changed(path: Path, text: str, mode: int) -> Path:
     """Make sure that `path` contains `text`; it is replaced atomically, for concurrent readers."""
     with suppress(OSError):
         if path.read_text(encoding="utf-8") == text and path.stat().st_mode & 0o777 == mode:
@@ -114,5 +114,5 @@ done
 exec {quoted} "$@"
 """
     home = cache / f"java-{hashlib.sha256(program.encode()).hexdigest()[:12]}"
-    keep(home / "bin" / "java", script, 0o700)
+    write_if_changed(home / "bin" / "java", script, 0o700)
     return home

@@ -29,7 +29,7 @@ from pulsarctl_wire.pipeline.files.paths import cache_directory
 from pulsarctl_wire.shipping import pack
 from pulsarctl_wire.spark import SparkError
 from pulsarctl_wire.spark.connect import connect, disconnect, is_connect
-from pulsarctl_wire.spark.java import Java, find_java, keep, make_shim
+from pulsarctl_wire.spark.java import Java, find_java, make_shim, write_if_changed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,7 +175,7 @@ _running: _Session | None = None
 
 def _java_options(running: "_Session", conf: Mapping[str, str], cache: Path, *, decodes: bool) -> str:
     """Return options for the driver's Java: ours, then the user's, which override ours if Java allows it."""
-    log = keep(cache / "log4j2.properties", _LOG, 0o600)
+    log = write_if_changed(cache / "log4j2.properties", _LOG, 0o600)
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     options = [f"-Dlog4j2.configurationFile={log}", f"-Djava.io.tmpdir={running.scratch}", "-XX:-UsePerfData"]
     if "GC" not in user_options:  # two collectors are an error, and an archive fits one

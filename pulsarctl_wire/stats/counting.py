@@ -25,7 +25,7 @@ MAX_FRAMELESS: Final = 5_000
 """Connections without frames get no rows of their own once there are this many rows of connections."""
 MAX_NAMES: Final = 5_000_000
 """Maximum bytes of the names of rows of a kind."""
-ROOM: Final = 40_000_000
+MAX_LATENCY_BYTES: Final = 40_000_000
 """Maximum bytes of latencies."""
 LONGEST: Final = 512
 """The first characters of a name that are significant."""
@@ -65,7 +65,7 @@ class Stats:
 
         The kinds are in the order of `NAMES`. The command is that of the request, not of its answer.
         """
-        self._room = ROOM
+        self._room = MAX_LATENCY_BYTES
         self._names_room = dict.fromkeys(NAMES, MAX_NAMES)
         self._seen = Numbers()
         self._new_caches()
@@ -126,7 +126,7 @@ class Stats:
         if self._pending > _MAX_PENDING:
             self.flush()
 
-    def end(self, ending: EndedConnection) -> None:
+    def add_ended_connection(self, ending: EndedConnection) -> None:
         """Count a connection that has ended, and note how."""
         self.without_data.add(ending)
         connection, rows = ending.connection, self.rows["connection"]
@@ -210,7 +210,7 @@ class Stats:
         for cell in filled:
             if cell.latencies:
                 self._add_latencies(cell.latency_key, cell.latencies)
-            cell.empty(self.shift)
+            cell.flush(self.shift)
 
     def _add_damage(self, event: Event) -> None:
         if isinstance(event, HttpMessage):

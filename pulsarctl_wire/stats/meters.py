@@ -17,7 +17,7 @@ from pulsarctl_wire.stats.snapshot import Times, Traffic
 WINDOW: Final = 5
 """Rates are averages over this many seconds."""
 
-RECENT: Final = 10
+RECENT_WINDOW: Final = 10
 """Seconds of a window of times; the current window and the previous one are shown as recent."""
 
 BOUNDS: Final = (
@@ -144,7 +144,7 @@ class Timer:
 
     def add(self, time_ns: int, took_ns: int) -> None:
         """Add a time of `took_ns` that ended at `time_ns`."""
-        window = time_ns // (RECENT * SECOND)
+        window = time_ns // (RECENT_WINDOW * SECOND)
         if window != self._window:
             self._turn(window)
         self._waiting.append(max(took_ns, 0))  # the clock may have been set back
@@ -154,7 +154,7 @@ class Timer:
     def read(self, now_ns: int) -> Times:
         """Return the histogram and the percentiles at `now_ns`."""
         self._settle()
-        windows_passed = now_ns // (RECENT * SECOND) - self._window
+        windows_passed = now_ns // (RECENT_WINDOW * SECOND) - self._window
         recent = Latencies.together([self._current, self._previous][: max(2 - windows_passed, 0)])
         return Times(self._count, self._sum, tuple(self._buckets), recent.record(), self._whole.record())
 

@@ -93,7 +93,7 @@ class Cell:
         self.times.sort()  # they are almost sorted
         return [self.times[0], self.times[-1]] if self.times else []
 
-    def empty(self, shift: int) -> None:
+    def flush(self, shift: int) -> None:
         """Add the counts to the rows, and reset them. Call `edges` first. Buckets are 2**`shift` ns wide."""
         times = self.times
         slots: dict[int, int] = {}

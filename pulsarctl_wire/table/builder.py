@@ -79,11 +79,11 @@ class TableBuilder:
 
     def end_and_take(self, ending: EndedConnection) -> Iterator[dict[str, Any]]:
         """Add a connection that has ended; yield what `take` returns if it is full."""
-        self.end(ending)
+        self.add_ended_connection(ending)
         if self.is_full:
             yield self.take()
 
-    def end(self, ending: EndedConnection) -> None:
+    def add_ended_connection(self, ending: EndedConnection) -> None:
         """Collect a connection that has ended."""
         self._connections.append(self._rows.make_connection_row(ending))
 

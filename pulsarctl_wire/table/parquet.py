@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 GROUP_ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
-GATHERED: Final = 32 * 1024 * 1024
+GROUP_BYTES: Final = 32 * 1024 * 1024
 """Bytes of rows that are worth a row group, however few the rows are."""
 
 _DIFFERENCES: Final = (
@@ -59,7 +59,7 @@ class RowGroups:
     Rows are gathered until they are `GROUP_ROWS`, or `max_bytes` in memory; then they become a row group.
     """
 
-    def __init__(self, target: Any, schema: Any, max_bytes: int = GATHERED) -> None:
+    def __init__(self, target: Any, schema: Any, max_bytes: int = GROUP_BYTES) -> None:
         self._parquet = writer(target, schema)
         self._max_bytes = max_bytes
         self._tables: list[Any] = []

@@ -62,7 +62,7 @@ def read_boolean(cursor: Cursor) -> bool:
     """Read one byte; ValueError unless it is 0 or 1: another value is a clear sign of a wrong schema."""
     byte = cursor.take(1)[0]
     if byte > 1:
-        raise ValueError(f"a boolean of {byte} at byte {cursor.at - 1}")
+        raise ValueError(f"a boolean of {byte} at byte {cursor.position - 1}")
     return byte == 1
 
 
@@ -95,7 +95,7 @@ def convert_values(read: Callable[[Cursor], Part], convert: Callable[[Part], Jso
 def _choose(cursor: Cursor, options: list[Part]) -> Part:
     index = read_long(cursor)
     if not 0 <= index < len(options):
-        raise ValueError(f"choice {index} of {len(options)} before byte {cursor.at}")
+        raise ValueError(f"choice {index} of {len(options)} before byte {cursor.position}")
     return options[index]
 
 
@@ -204,10 +204,10 @@ def show(content: Content) -> Shown:
     assert content.schema is not None
     cursor = Cursor(content.payload, content.budget)
     value = _readers(content.schema)(cursor)
-    if cursor.left < 0:
-        return Shown("avro", value, cut_note(cursor.left))
-    if cursor.at < len(content.payload):
-        size = len(content.payload) - cursor.at
+    if cursor.values_left < 0:
+        return Shown("avro", value, cut_note(cursor.values_left))
+    if cursor.position < len(content.payload):
+        size = len(content.payload) - cursor.position
         return Shown("avro", value, f"Bytes left over after the value: {size}.")
     return Shown("avro", value)
 

@@ -8,55 +8,55 @@ from pulsarctl_wire.wire.varint import read_varint
 
 
 class Cursor:
-    """A position in a payload: ``at`` is the index of the next byte.
+    """A position in a payload: ``position`` is the index of the next byte.
 
-    ``left`` values may still be built from the payload; it is negative once the limit was exceeded.
+    ``values_left`` values may still be built from the payload; it is negative once the limit was exceeded.
     """
 
-    __slots__ = ("at", "budget", "data", "depth", "left")
+    __slots__ = ("budget", "data", "depth", "position", "values_left")
 
     def __init__(self, data: bytes, budget: ValueBudget) -> None:
         self.data = data
-        self.at = 0
+        self.position = 0
         self.budget = budget
-        self.left = min(MAX_VALUES, budget.values)
+        self.values_left = min(MAX_VALUES, budget.values)
         self.depth = 0
 
     def take(self, size: int, end: int | None = None) -> bytes:
         """Take the next ``size`` bytes; ValueError if there are fewer before ``end`` (default: all)."""
         end = len(self.data) if end is None else end
-        start, stop = self.at, self.at + size
+        start, stop = self.position, self.position + size
         if size < 0 or stop > end:
             raise ValueError(f"{size} bytes wanted at byte {start}, {end - start} are left")
-        self.at = stop
+        self.position = stop
         return self.data[start:stop]
 
     def varint(self, end: int | None = None) -> int:
         """Read an unsigned varint of at most ten bytes, modulo 2^64; ValueError if it does not end."""
         end = len(self.data) if end is None else end
-        data, start = self.data, self.at
+        data, start = self.data, self.position
         if start < end and data[start] < 0x80:
-            self.at = start + 1
+            self.position = start + 1
             return data[start]
-        number, self.at = read_varint(data, start, end)
-        if self.at > start:
+        number, self.position = read_varint(data, start, end)
+        if self.position > start:
             return number
-        raise ValueError(f"no complete number at byte {self.at}")
+        raise ValueError(f"no complete number at byte {self.position}")
 
     def text(self, raw: bytes) -> str:
         """Return ``raw`` as text. If it is not UTF-8, its bytes cost extra, and it is cut to what is left."""
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            head = raw[: max(self.left, 0) * ESCAPED_STEP]
+            head = raw[: max(self.values_left, 0) * ESCAPED_STEP]
             self.spend(len(raw) // ESCAPED_STEP)
             return as_text(head)
 
     def spend(self, cost: int = 1) -> bool:
         """Count a value with that cost. Returns False if it must not be built."""
-        self.left -= cost
+        self.values_left -= cost
         self.budget.values -= cost
-        return self.left >= 0
+        return self.values_left >= 0
 
     def work(self) -> None:
         """Count one more value for the frame, as the current one takes long to write."""

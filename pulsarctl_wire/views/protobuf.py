@@ -67,7 +67,7 @@ def show(content: Content) -> Shown:
     reader = Reader(content.payload, content.budget)
     fields: dict[str, Json] = {}
     reader.read_message(_messages(content.schema), len(content.payload), fields)
-    return Shown("protobuf", fields, cut_note(reader.left))
+    return Shown("protobuf", fields, cut_note(reader.values_left))
 
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Message:
@@ -143,9 +143,9 @@ class Reader(Cursor):
     def read_end(self, end: int) -> int:
         """Read a varint size, and return where that many bytes end; ValueError if that is after ``end``."""
         size = self.varint(end)
-        if size > end - self.at:
-            raise ValueError(f"{size} bytes wanted at byte {self.at}, {end - self.at} are left")
-        return self.at + size
+        if size > end - self.position:
+            raise ValueError(f"{size} bytes wanted at byte {self.position}, {end - self.position} are left")
+        return self.position + size
 
     def read_message(self, message: Message, end: int, output: dict[str, Json], group: int = 0) -> None:
         """Add the fields up to ``end``, or to the end of group number ``group``, to ``output``.
@@ -153,10 +153,10 @@ class Reader(Cursor):
         A field that is already there is merged as Protobuf does it: repeated fields grow, messages
         get more fields, and others are replaced.
         """
-        while self.at < end:
+        while self.position < end:
             if not self.spend():
                 return
-            start = self.at
+            start = self.position
             number, wire = divmod(self.varint(end), 8)
             if not number:
                 raise ValueError(f"field number 0 at byte {start}")
@@ -193,7 +193,7 @@ class Reader(Cursor):
             fields: dict[str, Json] = {}
             self.read_nested(UNKNOWN_MESSAGE, wire, number, end, fields)
             return fields
-        raise ValueError(f"wire type {wire} before byte {self.at}")
+        raise ValueError(f"wire type {wire} before byte {self.position}")
 
 
 def _add_unknown(output: dict[str, Json], name: str, value: Json) -> None:
@@ -274,7 +274,7 @@ class Field:
     def _add_packed(self, reader: Reader, end: int, output: dict[str, Json]) -> None:
         values = self._get_list(output)
         stop = reader.read_end(end)
-        while reader.at < stop and reader.spend():
+        while reader.position < stop and reader.spend():
             values.append(self.read(reader, stop))
 
     def _get_list(self, output: dict[str, Json]) -> list[Json]:

@@ -118,7 +118,7 @@ def _alone(versions: tuple[Version | str, ...], options: Options, by_time: bool)
         join_chunks=False,
         places=True,
         new_state=ExchangeState,
-        on_end=lambda ending: builder.end(ending),
+        on_end=lambda ending: builder.add_ended_connection(ending),
     )
     decoder.reassembler.copies.keep = options.keep_duplicates
     builder = new_builder(options, decoder.sources)

@@ -43,8 +43,8 @@ def alone(paths: list[str]) -> tuple[dict[str, Any], list[str]]:
     stats, summary = Stats(), Summary()
 
     def end(ending: Any) -> None:
-        stats.end(ending)
-        summary.end(ending)
+        stats.add_ended_connection(ending)
+        summary.add_ended_connection(ending)
 
     decoder = Decoder(join_chunks=False, on_end=end)
     turns = arrange(paths, spans_of(paths)).turns

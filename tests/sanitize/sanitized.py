@@ -33,7 +33,7 @@ def sanitize(
 ) -> tuple[bytes, Sanitizer, Originals]:
     """Sanitize a capture; what is damaged is taken up to there."""
     originals, out = Originals(), io.BytesIO()
-    sanitizer = Sanitizer(out, Pseudonyms(seed, keep, replaced=originals.add), opens_tls=opens_tls)
+    sanitizer = Sanitizer(out, Pseudonyms(seed, keep, on_replaced=originals.add), opens_tls=opens_tls)
     try:
         for events in sanitizer.decoder.read(Source("capture", io.BytesIO(capture))):
             sanitizer.take(events)

@@ -196,7 +196,7 @@ def test_connections_of_a_sample_say_what_their_records_say(name: str) -> None:
     def say(ending: EndedConnection) -> None:
         records.append(connection_record(ending))
 
-    for kind, on_end in ((Contents, say), (ExchangeState, builder.end)):
+    for kind, on_end in ((Contents, say), (ExchangeState, builder.add_ended_connection)):
         decoder = Decoder(places=True, join_chunks=False, new_state=kind, on_end=on_end)
         with (source := open_source(str(SAMPLES / name))).stream:
             for _ in chain(decoder.read(source), decoder.finish()):

@@ -294,7 +294,7 @@ class DecodeJob:
 
     def _end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended, or is not followed any further."""
-        self.summary.end(ending)
+        self.summary.add_ended_connection(ending)
         if self.listing is not None:
             self.listing.add(ending)
 

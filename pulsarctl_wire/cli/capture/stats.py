@@ -123,7 +123,7 @@ class StatsJob:
         reading = self.options.read.reading
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
         if not self.options.is_examined:
-            decoder = Decoder(reading, join_chunks=False, on_end=self.stats.end)
+            decoder = Decoder(reading, join_chunks=False, on_end=self.stats.add_ended_connection)
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
         from pulsarctl_wire.capture.numbers import PacketNumbers
         from pulsarctl_wire.checks.doctor import Doctor
@@ -131,7 +131,7 @@ class StatsJob:
         doctor = Doctor()
 
         def end(ending: EndedConnection) -> None:
-            self.stats.end(ending)
+            self.stats.add_ended_connection(ending)
             doctor.end_connection(ending)
 
         decoder = Decoder(reading, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end)

@@ -85,7 +85,7 @@ class Summary:
         if isinstance(event, Malformed) and event.protocol:
             self.protocols[event.protocol] += 1
 
-    def end(self, ending: EndedConnection) -> None:
+    def add_ended_connection(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
         self.without_data.add(ending)
         self.tls.add(ending)

@@ -105,7 +105,7 @@ class ExtractJob:
         if self._options.whole:
             self._engine.keep(packets.WINDOWS, packets.connections(table, condition))
         else:
-            self._engine.keep(packets.PICKED, packets.picked(table, condition))
+            self._engine.keep(packets.PICKED_FRAMES, packets.picked_frames(table, condition))
             self._engine.keep(packets.WINDOWS, packets.windows())
         rows = self._engine.rows(packets.totals())
         if not rows:
@@ -148,7 +148,7 @@ class ExtractJob:
             finally:
                 copied.delete()
             is_same = is_same or copied.matched > 0
-            if not copied.lost or not copied.is_odd:
+            if not copied.lost or not copied.needs_full_scan:
                 break
         return can_seek if is_same else None
 
@@ -159,7 +159,7 @@ class ExtractJob:
 
     def _copy_all(self, file: str, path: str, temporary: str, can_seek: bool) -> None:
         copied = self._copy_windows(file, path, temporary, can_seek)
-        if copied.lost and can_seek and copied.is_odd:
+        if copied.lost and can_seek and copied.needs_full_scan:
             copied.delete()
             copied = self._copy_windows(file, path, temporary, False)
         copied.close()

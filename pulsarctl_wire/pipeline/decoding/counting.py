@@ -30,7 +30,7 @@ class Counts(Protocol):
     def add(self, events: list[Event]) -> None:
         """Count events."""
 
-    def end(self, ending: EndedConnection) -> None:
+    def add_ended_connection(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
 
     def rename(self, numbers: Mapping[int, int], names: Names) -> None:
@@ -142,7 +142,7 @@ class CountJob(Generic[C]):
         self.counts.merge(self._stitcher.edge_counts)
         self.counts.merge(counts)
         for ending in self._stitcher.endings:
-            self.counts.end(ending)
+            self.counts.add_ended_connection(ending)
         self._stitcher.endings.clear()
 
 

@@ -76,7 +76,7 @@ def pair_of(key: bytes) -> bytes:
     return min(key, reverse(key))
 
 
-def unread(split: Split, problem: str) -> Decoded:
+def make_unreadable_result(split: Split, problem: str) -> Decoded:
     """Return the result of a split that is not read because of a `problem` with its file."""
     start = split.start, split.layout
     problems = [(split.input.name, problem, True)]

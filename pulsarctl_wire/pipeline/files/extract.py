@@ -95,7 +95,7 @@ class Copied:
         """Frames whose packets were not where the table says."""
         self.error: CaptureError | None = None
         """Why the capture could not be read to its end."""
-        self.is_odd = False
+        self.needs_full_scan = False
         """Whether packets may be missed unless all are read: it is pcapng, or has fragments of IP packets."""
         self.first_ns = 0
         """The time of the first packet."""
@@ -243,7 +243,7 @@ def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool
         if not files.is_capture(head):
             raise CaptureError("not a capture (pcap, pcapng)")
         packets = files.read_packets(head, reader(peeled))
-        copied.is_odd = packets.layout.blocks
+        copied.needs_full_scan = packets.layout.blocks
         packets.on_secrets = copied.on_secrets
         scan = _Scan(windows, copied, can_seek=can_seek and peeled is stream)
         if scan.can_seek:
@@ -371,7 +371,7 @@ class _Scan:
         segment = self._dissector.segment(link, data, length)
         numbers: tuple[int, ...] = ()
         if self._dissector.fragments > fragments_before:
-            self._copied.is_odd = True
+            self._copied.needs_full_scan = True
             self._fragments.append(self._copied.add(packet))
             numbers = (*self._fragments,)
         if segment is None or segment[0] not in self._open:

@@ -34,22 +34,24 @@ def library() -> Any:
     return deltalake
 
 
-def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *, is_new: bool = True) -> None:
+def commit(
+    folder: str, schema: Any, partition_by: Sequence[str], files: Sequence[Any], *, is_new: bool = True
+) -> None:
     """Have the log in a directory name exactly these `files`, which are as pyarrow lists them.
 
-    Their columns are those of `schema`, and they are partitioned `by` some of them. Without `is_new`, their
-    rows were in other files before. Raises OSError, CaptureError if the log cannot be read, and as `library`
-    does.
+    Their columns are those of `schema`, and they are partitioned by those in `partition_by`. Without
+    `is_new`, their rows were in other files before. Raises OSError, CaptureError if the log cannot be read,
+    and as `library` does.
     """
     delta, (system, path) = library(), filesystem(folder)
     listed = {file.path.removeprefix(f"{path}/"): file for file in files}
     with _errors(delta, folder):
         columns = delta.Schema.from_arrow(schema)
-        table = _open_table(delta, folder, columns, [*by])
+        table = _open_table(delta, folder, columns, [*partition_by])
         has_changed = table.schema() != columns
         logged = {} if has_changed else _list_logged(table)
         additions = [
-            delta.transaction.AddAction(name, file.size, *_action_fields(system, file, by, is_new))
+            delta.transaction.AddAction(name, file.size, *_action_fields(system, file, partition_by, is_new))
             for name, file in listed.items()
             if logged.get(name) != _stamp(file)
         ]
@@ -61,7 +63,7 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
         ]
         if additions or removals or has_changed:
             mode = "overwrite" if has_changed else "append"
-            table.create_write_transaction([*additions, *removals], mode, schema, [*by])
+            table.create_write_transaction([*additions, *removals], mode, schema, [*partition_by])
 
 
 def _open_table(delta: Any, folder: str, columns: Any, partition_by: list[str]) -> Any:

@@ -28,7 +28,7 @@ from pulsarctl_wire.table.columns import (
     shift,
     text_array,
 )
-from pulsarctl_wire.table.parquet import GATHERED, RowGroups, writer
+from pulsarctl_wire.table.parquet import GROUP_BYTES, RowGroups, writer
 from pulsarctl_wire.table.schema import TABLES, describe
 
 
@@ -86,7 +86,7 @@ def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str])
 
     def open_partition(path: str) -> File:
         system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
-        return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
+        return _ParquetFile(system, f"{inside}/{path}", schema, GROUP_BYTES // MAX_OPEN)
 
     return Partitioned(name, columns, open_partition)
 
@@ -108,7 +108,7 @@ def read_finished(name: str, stitched: Stitched, drafts: str, table: str) -> Ite
 class _ParquetFile:
     """A Parquet file that gets its name when it is complete. Without rows, no file is written."""
 
-    def __init__(self, system: Any, path: str, schema: Any, limit: int = GATHERED) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, limit: int = GROUP_BYTES) -> None:
         self.rows = 0
         self._limit = limit
         self._system = system

@@ -26,11 +26,14 @@ def library() -> Any:
     return pyiceberg
 
 
-def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *, is_new: bool = True) -> None:
+def commit(
+    folder: str, schema: Any, partition_by: Sequence[str], files: Sequence[Any], *, is_new: bool = True
+) -> None:
     """Have the metadata in a directory name exactly these `files`, which are as pyarrow lists them.
 
-    Their columns are those of `schema`, and they are partitioned `by` some of them; Iceberg does not ask for
-    `is_new`. Raises OSError, CaptureError if the metadata cannot be read, MissingLibrary as `library` does.
+    Their columns are those of `schema`, and they are partitioned by those in `partition_by`; Iceberg does not
+    ask for `is_new`. Raises OSError, CaptureError if the metadata cannot be read, MissingLibrary as `library`
+    does.
     """
     library()
     from pulsarctl_wire.pipeline.storage.iceberg_table import change_files, list_files, open_table
@@ -38,7 +41,7 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     (system, path), base = filesystem(folder), arrow_uri(folder)
     with _errors(folder):
         system.create_dir(f"{path}/{LOG}/metadata")
-        table = open_table(f"{base}/{LOG}", schema, by)
+        table = open_table(f"{base}/{LOG}", schema, partition_by)
         listed = {f"{base}/{file.path.removeprefix(f'{path}/')}": file for file in files}
         logged = {file.file_path: file for file in list_files(table)}
         unchanged = {

@@ -41,14 +41,14 @@ class Resumed(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def place(progress: Progress) -> str:
-    """Return the place of a progress among others."""
+def get_split_name(progress: Progress) -> str:
+    """Return the name of the split that is next: the place of a progress among others."""
     return progress.next
 
 
-def last(states: dict[str, Progress]) -> Progress:
+def get_furthest_saved(states: dict[str, Progress]) -> Progress:
     """Return the furthest of what is saved."""
-    return max(states.values(), key=place)
+    return max(states.values(), key=get_split_name)
 
 
 def find_furthest(
@@ -61,7 +61,7 @@ def find_furthest(
     """
     progress = _find_furthest(states, inputs, options, mirror, any_order=False)
     done_count = len(list_begun(progress)) if progress else 0
-    if states and not mirror and find_lost(last(states), done_count, inputs) is not None:
+    if states and not mirror and find_lost(get_furthest_saved(states), done_count, inputs) is not None:
         return _find_furthest(states, inputs, options, mirror, any_order=True) or progress
     return progress
 
@@ -69,7 +69,7 @@ def find_furthest(
 def _find_furthest(
     states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool, *, any_order: bool
 ) -> Progress | None:
-    for progress in sorted(states.values(), key=place, reverse=True):
+    for progress in sorted(states.values(), key=get_split_name, reverse=True):
         if progress.version == VERSION and progress.options == options:
             all_inputs = join_inputs(progress, inputs, any_order=any_order)
             if options.keylog is not None and all_inputs and len(all_inputs) > progress.file:

@@ -33,11 +33,11 @@ from pulsarctl_wire.pipeline.storage.resuming import (
     Resumed,
     describe_difference,
     find_furthest,
-    last,
+    get_furthest_saved,
+    get_split_name,
     leave_gone,
     list_begun,
     list_notes,
-    place,
     read_recorded,
     refuse_losses,
     report_losses,
@@ -120,7 +120,7 @@ class Store:
         next_store = self.next_generation()
         begun_before, _ = next_store._readable_states()
         progress = find_furthest(begun_before, inputs, options, mirror)
-        reason = damage[0] if damage and not states else describe_difference(last(states), options, rebuild)
+        reason = describe_difference(get_furthest_saved(states), options, rebuild) if states else damage[0]
         with suppress(CaptureError):
             if redone := self._load(_REDONE):
                 states = states | {_REDONE: redone}
@@ -218,7 +218,7 @@ class Store:
                 raise CaptureError(f"{damage[0]}; delete the directory, or name another one by --out")
             if not self._follows() and states:
                 raise CaptureError("the table there follows no directory; name another one")
-            current = last(states).options.partition_by if states else options.partition_by
+            current = get_furthest_saved(states).options.partition_by if states else options.partition_by
             if current != options.partition_by:
                 layout = f"partitioned by {','.join(current)}" if current else "not partitioned"
                 raise CaptureError(f"the table is {layout}: go on with the same --partition-by")
@@ -235,7 +235,7 @@ class Store:
     def merge(self) -> list[Progress]:
         """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
         with self._prefix_errors():
-            states = sorted((state for name in _STATES if (state := self._load(name))), key=place)
+            states = sorted((state for name in _STATES if (state := self._load(name))), key=get_split_name)
             if not states:
                 raise CaptureError("holds no table that pwire analyze can go on with")
             self._commit(states[-1].options, lambda name: False)
@@ -277,7 +277,7 @@ class Store:
             files = [file for table in TABLES for file in self._rows(table)]
             return sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.base_name))
 
-    def below(self, path: str) -> str:
+    def get_relative_path(self, path: str) -> str:
         """Return a path of the filesystem, relative to this directory."""
         return path.removeprefix(f"{self.path}/")
 
@@ -397,7 +397,7 @@ class Store:
                     break
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         return [
-            (inputs_of(file.base_name), f"{self.out}/{self.below(file.path)}")
+            (inputs_of(file.base_name), f"{self.out}/{self.get_relative_path(file.path)}")
             for file in sorted(files, key=lambda file: file.base_name)
             if file.path not in hidden
         ]

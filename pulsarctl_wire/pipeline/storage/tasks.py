@@ -87,12 +87,12 @@ def load_edges(split: Split, settings: Settings) -> Decoded:
     return decoded
 
 
-class Place(NamedTuple):
-    """Where a file says how to finish the split `name`: `size` bytes at byte `at`."""
+class StitchedSlice(NamedTuple):
+    """Where a file says how to finish the split `name`: `size` bytes at byte `offset`."""
 
     name: str
     path: str
-    at: int
+    offset: int
     size: int
 
 
@@ -105,7 +105,7 @@ class Round:
         self._drafts = drafts
         self._file: Any = None
         self.path = ""
-        self.places: list[Place] = []
+        self.places: list[StitchedSlice] = []
 
     def add(self, name: str, stitched: Stitched, size: int = 0) -> None:
         """Add how to finish the split `name`, of so many bytes. Raises OSError."""
@@ -115,7 +115,7 @@ class Round:
             system, path = filesystem(self.path)
             self._file = system.open_output_stream(path)
         data = saved.dump(stitched)
-        self.places.append(Place(name, self.path, self._file.tell(), len(data)))
+        self.places.append(StitchedSlice(name, self.path, self._file.tell(), len(data)))
         self._file.write(data)
 
     def close(self) -> None:
@@ -124,11 +124,11 @@ class Round:
             self._file.close()
 
 
-def finish_at(place: Place, settings: Settings, out: str, generation: int) -> Finished:
+def finish_at(place: StitchedSlice, settings: Settings, out: str, generation: int) -> Finished:
     """Finish the split that a file of `Round` tells about, as `finish_split` does."""
     system, path = filesystem(place.path)
     with system.open_input_file(path) as file:
-        stitched = saved.load(file.read_at(place.size, place.at), Stitched, place.path)
+        stitched = saved.load(file.read_at(place.size, place.offset), Stitched, place.path)
     return finish_split(place.name, stitched, settings, out, generation)
 
 

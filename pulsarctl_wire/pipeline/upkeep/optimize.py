@@ -50,9 +50,9 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     """
     store = Store(table)
     states, files_before = store.merge(), store.files()
-    paths_taken = {store.below(file.path) for file in files_before}
+    paths_taken = {store.get_relative_path(file.path) for file in files_before}
     for files in _bins(store, files_before, [state.next for state in states], size, size / 2):
-        paths = [store.below(file.path) for file in files]
+        paths = [store.get_relative_path(file.path) for file in files]
         merged_path = _merged_path(paths, paths_taken)
         with store.replace_files(Change((merged_path,), tuple(paths)), states[-1].options):
             write_merged(store.out, paths, merged_path)
@@ -81,7 +81,7 @@ def _measure(paths: list[str]) -> Size:
     groups = size = 0
     for path in paths:
         system, inside = filesystem(path)
-        with damage(path), system.open_input_file(inside) as stream:
+        with report_damage(path), system.open_input_file(inside) as stream:
             groups += pq.read_metadata(stream).num_row_groups
             size += stream.size()
     return Size(groups, size)
@@ -99,8 +99,8 @@ def merge_small(store: Store, workers: Workers) -> None:
     bins = [*_bins(store, files, [state.next for state in states], MERGED, SMALL, MIN_MERGED)]
     if not bins:
         return
-    sources = [[store.below(file.path) for file in bin_] for bin_ in bins]
-    in_use = {store.below(file.path) for file in files}
+    sources = [[store.get_relative_path(file.path) for file in bin_] for bin_ in bins]
+    in_use = {store.get_relative_path(file.path) for file in files}
     calls = [(store.out, paths, _merged_path(paths, in_use)) for paths in sources]
     change = Change(tuple(path for *_, path in calls), tuple(path for paths in sources for path in paths))
     with store.replace_files(change, states[-1].options):
@@ -117,7 +117,7 @@ def write_merged(table: str, paths: Sequence[str], path: str) -> None:
     files = system.get_file_info([f"{inside}/{name}" for name in paths])
     splits: list[tuple[str, int]] = []
     for file in files:
-        with damage(file.path), system.open_input_file(file.path) as stream:
+        with report_damage(file.path), system.open_input_file(file.path) as stream:
             splits += splits_of(pq.ParquetFile(stream), file.path)
     schema = _schema(system, files[0].path)
     with write_file(system, f"{inside}/{path}") as stream, RowGroups(stream, schema) as parquet:
@@ -181,7 +181,7 @@ def _merged_path(paths: list[str], paths_taken: set[str]) -> str:
 def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Yield the row groups of files, with all or some columns. Raises CaptureError if one is damaged."""
     for file in files:
-        with damage(file.path), system.open_input_file(file.path) as stream:
+        with report_damage(file.path), system.open_input_file(file.path) as stream:
             parquet = pq.ParquetFile(stream)
             for number in range(parquet.num_row_groups):
                 yield parquet.read_row_group(number, columns=columns, use_threads=False)
@@ -202,14 +202,14 @@ def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
 
 
 def _schema(system: Any, path: str) -> Any:
-    with damage(path), system.open_input_file(path) as stream:
+    with report_damage(path), system.open_input_file(path) as stream:
         schema = pq.read_schema(stream)
     about = schema.metadata or {}
     return schema.with_metadata({name: text for name, text in about.items() if name != SPLITS})
 
 
 @contextmanager
-def damage(path: str) -> Iterator[None]:
+def report_damage(path: str) -> Iterator[None]:
     """Raise CaptureError if a file is damaged."""
     try:
         yield

@@ -32,7 +32,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     new_paths = [
         path for (kind, name), files in splits.items() for path in _plan(store, kind, name, files, by)
     ]
-    old_paths = [store.below(file.path) for files in splits.values() for file in files]
+    old_paths = [store.get_relative_path(file.path) for files in splits.values() for file in files]
     with store.replace_files(
         Change(tuple(new_paths), tuple(old_paths), by), replace(options, partition_by=by)
     ):
@@ -51,7 +51,7 @@ def _group_files(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, .
     """Return the files of tables whose directories change."""
     splits: _Splits = defaultdict(list)
     for file in store.files():
-        kind = store.below(file.path).partition("/")[0]
+        kind = store.get_relative_path(file.path).partition("/")[0]
         if add_partitions(TABLES[kind], old_keys) != add_partitions(TABLES[kind], new_keys):
             splits[kind, PART.sub("", file.base_name)].append(file)
     return splits

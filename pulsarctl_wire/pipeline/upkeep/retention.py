@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pulsarctl_wire.pipeline.files.filesystems import write_file
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
-from pulsarctl_wire.pipeline.upkeep.optimize import damage, row_groups
+from pulsarctl_wire.pipeline.upkeep.optimize import report_damage, row_groups
 from pulsarctl_wire.table.parquet import writer
 
 _TIMES: Final = {"connections": ("last_ns", "time_ns")}
@@ -55,9 +55,9 @@ def delete(table: str, until_ns: int, *, exact: bool = False, dry_run: bool = Fa
     old_paths: list[str] = []
     rewritten: dict[str, Any] = {}  # new path -> the file whose remaining rows it gets
     files = store.files()
-    paths_taken = {store.below(file.path) for file in files}
+    paths_taken = {store.get_relative_path(file.path) for file in files}
     for file in files:
-        path = store.below(file.path)
+        path = store.get_relative_path(file.path)
         time_columns = _time_columns(path)
         ages = _ages(store.system, file, time_columns, until_ns)
         result = result._replace(untimed=result.untimed + ages.untimed)
@@ -87,7 +87,7 @@ def _time_columns(path: str) -> tuple[str, ...]:
 
 def _ages(system: Any, file: Any, time_columns: tuple[str, ...], until_ns: int) -> _Ages:
     """Count the rows of a file by age: from its statistics if they tell, otherwise from their times."""
-    with damage(file.path), system.open_input_file(file.path) as stream:
+    with report_damage(file.path), system.open_input_file(file.path) as stream:
         metadata = pq.read_metadata(stream)
     rows = metadata.num_rows
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -112,7 +112,7 @@ def _row_times(rows: Any, time_columns: tuple[str, ...]) -> Any:
 
 def _write_rest(store: Store, file: Any, path: str, until_ns: int) -> None:
     """Write the rows of a file that are not older to another one."""
-    with damage(file.path), store.system.open_input_file(file.path) as stream:
+    with report_damage(file.path), store.system.open_input_file(file.path) as stream:
         schema = pq.read_schema(stream)
     with write_file(store.system, f"{store.path}/{path}") as stream, writer(stream, schema) as parquet:
         for rows in row_groups(store.system, [file]):

@@ -36,15 +36,15 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f'JSON has no number {name}: write "{name}" in double quotes')
 
 
-def read_json(text: bytes | str, number: Callable[[str], Any]) -> Any:
+def read_json(text: bytes | str, parse_number: Callable[[str], Any]) -> Any:
     """Parse ``text``, a JSON document in UTF-8; ValueError says what is wrong with it.
 
-    ``number`` converts the digits of numbers with a point or an exponent.
+    ``parse_number`` converts the digits of numbers with a point or an exponent.
     """
     decoded = text if isinstance(text, str) else utf8(text)
     try:
         return json.loads(
-            decoded, parse_float=number, parse_constant=_refuse_constant, object_pairs_hook=_make_object
+            decoded, parse_float=parse_number, parse_constant=_refuse_constant, object_pairs_hook=_make_object
         )
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
