@@ -51,7 +51,10 @@ class Core(Cluster):
         self.scheduler.set_time(ticks, time_ns)
 
     def connect(self, broker: Broker, client: str, *, certificate: str = "") -> Connection:
-        """Return a new connection of a client; `certificate` is the common name of its certificate."""
+        """Return a new connection of the client at `client` (host:port).
+
+        `certificate` is the common name in the client's certificate; empty without one.
+        """
         self._connection_count += 1
         handlers = self._handlers[broker.number]
         connection = Connection(broker, handlers, self._connection_count, client, certificate)

@@ -62,7 +62,10 @@ class TopicName(NamedTuple):
 
     @property
     def schema_key(self) -> str:
-        """The key and the name of its schema: tenant/namespace/local of the parent, URL-encoded."""
+        """The key by which its schema is stored, and the schema's name: tenant/namespace/local of the parent.
+
+        The local name is URL-encoded; the cluster in old names is left out.
+        """
         tenant, *_, namespace = self.namespace.split("/")
         return f"{tenant}/{namespace}/{quote_plus(self.parent.local, safe='*')}"
 

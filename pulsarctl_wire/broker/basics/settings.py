@@ -180,7 +180,7 @@ _RANGES: Final = {
     "subscriptionKeySharedConsistentHashingReplicaPoints": (1, 10_000),
 }
 _INT64: Final = (-(2**63), 2**63 - 1)
-_MAX_LISTED: Final = 8
+_MAX_LISTED: Final = 8  # names of settings in a note
 
 
 def parse_settings(lines: Mapping[str, object]) -> Settings:
@@ -196,6 +196,7 @@ def _parse_value(name: str, value: object) -> Any:
     if isinstance(value, str):
         value = value.strip()
         if not value and kind is not str and kind != tuple[str, ...]:
+            # a line without a value: no number if there may be none, else the default
             return None if kind == int | None else getattr(Settings, name)
     if kind is bool:
         return _parse_boolean(name, value)

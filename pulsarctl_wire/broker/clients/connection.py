@@ -75,7 +75,7 @@ class ConnectionBroker(Protocol):
         """Have the owner look at a connection."""
 
     def on_disconnect(self, connection: "Connection") -> None:
-        """Forget a connection that has ended."""
+        """Forget the watchers of a connection that has ended."""
 
 
 class Endpoint(Protocol):
@@ -147,7 +147,7 @@ class Connection:
         """The number of SENDs being stored."""
         self._max_pending = self.settings.maxPendingPublishRequestsPerConnection
         self._recently_closed: dict[int, int] = {}  # producer -> ticks until which its SENDs are ignored
-        self._paused_until = 0
+        self._read_pause_end = 0  # in ticks
         self._probe: Completion[bool] | None = None
         self._is_ping_unanswered = False
         self._timer: Timer | None = None
@@ -166,19 +166,19 @@ class Connection:
             self._timer = self.scheduler.call_later(seconds, self._on_interval)
 
     def _on_interval(self) -> None:
-        """Send PING at the end of a keep-alive interval; close if the last one was not answered."""
+        """Send PING at the end of a keep-alive interval; close if the client is silent or not connected."""
         if self.closed:
             return
         if self.state != CONNECTED or self._is_ping_unanswered:
             self.close()
             return
-        if self.version > 0:
+        if self.version > 0:  # clients of version 0 do not know PING
             self._is_ping_unanswered = True
             self.write(_PING)
         self._schedule_ping()
 
     def probe(self) -> "Completion[bool]":
-        """Return whether the client still answers: send PING, and wait some seconds for any frame."""
+        """Send PING, and return whether any frame comes within some seconds; close if none does."""
         if self._probe is None or self._probe.done:
             self._probe = self.scheduler.make_completion()
             completion, limit = self._probe, self.settings.connectionLivenessCheckTimeoutMillis
@@ -367,7 +367,8 @@ class Connection:
     ) -> None:
         """Send MESSAGE; `redelivered` is the redelivery count, and an `epoch` below 0 is not sent.
 
-        Old clients get no checksums or broker entry metadata. Below version 4, a batch closes the connection.
+        Broker entry metadata is sent only if the settings expose it and the client supports it. Clients below
+        version 11 get no checksums; below version 4, a batch closes the connection.
         """
         metadata = entry.metadata
         if self.version < 4 and metadata is not None and metadata.HasField("num_messages_in_batch"):
@@ -411,7 +412,7 @@ class Connection:
             )
 
     def close_producer(self, producer_id: int, **fields: Any) -> None:
-        """Tell the client that its producer is closed."""
+        """Forget a producer, and send CLOSE_PRODUCER; an old client loses its connection instead."""
         self.producers.pop(producer_id, None)
         if self.version < 5:
             self.close()
@@ -421,7 +422,7 @@ class Connection:
         self.send("CLOSE_PRODUCER", producer_id=producer_id, request_id=NO_REQUEST, **fields)
 
     def close_consumer(self, consumer_id: int, **fields: Any) -> None:
-        """Tell the client that its consumer is closed."""
+        """Forget a consumer, and send CLOSE_CONSUMER; an old client loses its connection instead."""
         self.consumers.pop(consumer_id, None)
         if self.version < 5:
             self.close()
@@ -448,7 +449,7 @@ class Connection:
         """Decide whether to read from the client."""
         limit = self._max_pending
         is_throttled = self.pending >= limit if not self.throttled else self.pending > limit // 2
-        is_throttled = is_throttled or self._broker.is_full or self._paused_until > self.scheduler.ticks
+        is_throttled = is_throttled or self._broker.is_full or self._read_pause_end > self.scheduler.ticks
         if is_throttled != self.throttled:
             self.throttled = is_throttled
             self._broker.touch(self)
@@ -457,7 +458,7 @@ class Connection:
 
     def pause_reading(self, seconds: float) -> None:
         """Do not read from the client for some seconds."""
-        self._paused_until = max(self._paused_until, self.scheduler.ticks + int(seconds * 1e9))
+        self._read_pause_end = max(self._read_pause_end, self.scheduler.ticks + int(seconds * 1e9))
         self.scheduler.call_later(seconds, self.update_throttling)
         self.update_throttling()
 

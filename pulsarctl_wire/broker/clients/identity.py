@@ -52,7 +52,10 @@ class Identity:
 
     @property
     def principal(self) -> str:
-        """The role that counts; "" without authentication."""
+        """The role for which the client acts: `original` if it is a proxy, else `role`.
+
+        "" without authentication.
+        """
         return self.original.name or self.role.name
 
     @property
@@ -93,7 +96,10 @@ class Identity:
         self._scheduler.call_later(seconds, self._check_expiry)
 
     def _check_expiry(self) -> None:
-        """Ask for new credentials once the old ones have expired; close if none come by the next check."""
+        """Ask for new credentials once the old ones have expired.
+
+        Close if none come by the next check, or the client cannot send any.
+        """
         client = self._client
         is_forwarded = bool(self._original_method)
         expiry_ms = (self.original if is_forwarded else self.role).expires_ms
@@ -114,7 +120,7 @@ class Identity:
         response = body.response
         if not (response.HasField("auth_method_name") and response.HasField("auth_data")):
             raise Violation("AUTH_RESPONSE without credentials")
-        if not self._method:
+        if not self._method:  # before CONNECT, or without authentication
             raise _FAILED
         try:
             role = self._authenticate(self._original_method or self._method, response.auth_data)

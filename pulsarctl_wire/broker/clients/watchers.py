@@ -24,7 +24,7 @@ def without_domain(pattern: str) -> str:
     prefix, separator, rest = pattern.partition("://")
     if not separator:
         return pattern
-    rest = rest.partition("://")[0]
+    rest = rest.partition("://")[0]  # Pulsar splits at "://", and takes the second part
     if not rest:
         text = "java.lang.ArrayIndexOutOfBoundsException: Index 1 out of bounds for length 1"
         raise Refused("MetadataError", text)
@@ -44,7 +44,7 @@ def compile_pattern(pattern: str) -> Pattern:
 
 
 def select_matching(pattern: Pattern, names: Iterable[TopicName]) -> list[TopicName]:
-    """Return the topics whose names match, without domain and partition number."""
+    """Return the topics whose names, without domain and partition number, match."""
     names = list(names)
     matches = pattern.select(f"{name.namespace}/{name.parent.local}" for name in names)
     return list(compress(names, matches))
@@ -81,7 +81,7 @@ class Watchers:
         }
 
     def list_topics(self, watcher: Watcher) -> list[str]:
-        """Return the names of the topics in a watcher's list."""
+        """Return the full names of the persistent topics that match a watcher's pattern."""
         stored = self._namespaces.list_stored(watcher.namespace)
         return [name.full for name in select_matching(watcher.pattern, stored)]
 

@@ -41,7 +41,7 @@ class Catalogue:
         return self._settings.allowAutoTopicCreation
 
     def check_topic_limit(self, name: TopicName, number: int = 1) -> None:
-        """Raise Refused if a namespace cannot have `number` more persistent topics."""
+        """Raise Refused if the namespace of a topic cannot have `number` more persistent topics."""
         limit = self._namespaces.get_policies(name.namespace).get("max_topics_per_namespace")
         limit = self._settings.maxTopicsPerNamespace if limit is None else limit
         if limit > 0 and not name.is_system:
@@ -51,6 +51,7 @@ class Catalogue:
 
     async def create_topic(self, name: TopicName, properties: dict[str, Any] | None = None) -> None:
         """Create a persistent topic."""
+        # counters begin at 0, numbers of logs at 1
         row = make_row(self._journal.next_number("log") + 1)
         self._journal.put("topics", name.full, {**row, "properties": properties or {}})
         await self._journal.sync()
@@ -64,7 +65,10 @@ class Catalogue:
         return partitions if kind == "partitioned" else 0
 
     async def create_partitioned(self, name: TopicName, partitions: int, properties: Any = None) -> None:
-        """Create a partitioned topic with its partitions, or the missing partitions."""
+        """Create a partitioned topic, or change its number of partitions, which is `partitions` afterwards.
+
+        Creates the partitions that are missing, but not those of a non-persistent topic: they are not stored.
+        """
         self._namespaces.create_partitioned(name, partitions, properties or {})
         for number in range(partitions):
             partition = name._replace(local=f"{name.local}-partition-{number}")

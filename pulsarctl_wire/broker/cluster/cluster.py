@@ -64,7 +64,7 @@ class Broker:
     # -- connections
 
     def accept(self, connection: Connection) -> None:
-        """Add a connection, or reject it if there are too many."""
+        """Add a connection, and reject it if there are too many; it stays added until its end."""
         others = self.connections.values()
         limit, ip_limit = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
         if limit and len(others) >= limit:
@@ -205,7 +205,7 @@ class Cluster:
     """Brokers that share namespaces and storage.
 
     `rows` are those of storage: (table, key, value); `ends` maps each log to the index after its last entry;
-    `now` is as in `set_time`.
+    `brokers` is the number of brokers; `now` is as in `Scheduler.set_time`.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Cluster:
         self.brokers = [Broker(self, number) for number in range(brokers)]
         self._owners: dict[tuple[str, int], Broker] = {}
         self._moving: dict[tuple[str, int], Completion[None]] = {}
-        """Bundles whose topics are being closed: no broker loads them until then."""
+        """Bundles whose topics are being closed, which no broker loads before the completion is done."""
 
     # -- owners of bundles
 
@@ -369,16 +369,19 @@ class Cluster:
     def exists(self, name: TopicName) -> bool:
         """Return whether a topic exists, not counting partitioned ones."""
         is_partition = 0 <= name.partition < self.namespaces.count_partitions(name.parent)
-        return is_partition or self.is_used(name)
+        return is_partition or self.is_stored_or_loaded(name)
 
-    def is_used(self, name: TopicName) -> bool:
+    def is_stored_or_loaded(self, name: TopicName) -> bool:
         """Return whether a topic is stored or loaded, which a partition need not be."""
         return name.full in self.namespaces.topics or any(
             name.full in broker.topics for broker in self.brokers
         )
 
     async def load(self, name: TopicName, preferred: Broker | None = None) -> AnyTopic:
-        """Return a topic that exists, loaded by its owner; without one, by `preferred`. Raises Refused."""
+        """Return a topic that exists, loaded by its owner. Raises Refused.
+
+        If it has no owner, `preferred` becomes the owner; None: the broker with the fewest bundles.
+        """
         while True:
             while (moving := self._moving.get(self._bundle(name))) is not None:
                 await moving
@@ -427,7 +430,7 @@ class Cluster:
         await self.journal.sync()
 
     async def load_persistent(self, topic: str) -> PersistentTopic | None:
-        """Return a persistent topic, loaded by its owner; None if there is none."""
+        """Return a persistent topic, loaded by its owner; or None. Raises InvalidName, Refused."""
         name = parse_topic(topic)
         if name.full not in self.namespaces.topics:
             return None

@@ -1,6 +1,7 @@
 """The transaction coordinators (PIP-31): open transactions, what they touch, and their end.
 
-Rows of "transactions": "most/least" bits of the id -> {ttl, opened, owner, topics, subscriptions}.
+Rows of "transactions": "most/least" bits of the id -> {ttl, opened, owner, topics, subscriptions}, with `ttl`
+in ms, `opened` in ms since the epoch, and a role as `owner`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -19,6 +20,7 @@ ASSIGN: Final = "persistent://pulsar/system/transaction_coordinator_assign"
 """The partitioned topic whose owners run the coordinators, one per partition."""
 
 COORDINATORS: Final = 1
+"""The number of coordinators, and so of partitions of `ASSIGN`."""
 
 
 class Coordinators:
@@ -83,7 +85,7 @@ class Coordinators:
         )
 
     async def _expire(self, txn: Id) -> None:
-        self.load(txn[0])
+        self.load(txn[0])  # no client may have used the coordinator since the start
         try:
             await self.end(txn, commit=False)
         except Refused:
@@ -91,7 +93,7 @@ class Coordinators:
                 self._expire_in(1, txn)
 
     def get(self, txn: Id) -> Row:
-        """Return the row of an open transaction. Raises Refused."""
+        """Return the row of a transaction that is open or being ended. Raises Refused."""
         if txn[0] not in self._loaded:
             text = f"Transaction coordinator with id {txn[0]} not found!"
             raise Refused("TransactionCoordinatorNotFound", text)

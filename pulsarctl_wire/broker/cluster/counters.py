@@ -42,7 +42,11 @@ def get_consumer_counts(consumer: Consumer) -> Counts:
 
 
 def get_subscription_counts(subscription: BaseSubscription) -> Counts:
-    """Return the counters of a subscription, including those of consumers that have left."""
+    """Return the counters of a subscription.
+
+    What was sent to consumers that have left is included, but not what was redelivered to them or
+    acknowledged by them.
+    """
     consumers = list(map(get_consumer_counts, subscription.consumers))
     return Counts(
         0,

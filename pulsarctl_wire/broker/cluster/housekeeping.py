@@ -99,7 +99,7 @@ async def delete_unused(broker: Broker) -> None:
 async def _delete_parent(broker: Broker, name: TopicName) -> None:
     """Delete a partitioned topic that has no partitions left, if the settings say so."""
     cluster, is_enabled = broker.cluster, broker.settings.brokerDeleteInactivePartitionedTopicMetadataEnabled
-    if is_enabled and not any(map(cluster.is_used, cluster.catalogue.list_partitions(name))):
+    if is_enabled and not any(map(cluster.is_stored_or_loaded, cluster.catalogue.list_partitions(name))):
         await cluster.delete_partitioned(name)
 
 
@@ -139,6 +139,7 @@ def _list_checks(settings: Settings) -> dict[Check, float]:
         trim: settings.retentionCheckIntervalInSeconds,
         expire_subscriptions: settings.subscriptionExpiryCheckIntervalInMinutes * 60,
         delete_unused: settings.brokerDeleteInactiveTopicsFrequencySeconds,
+        # a third of the timeout, as in Pulsar
         forget_producers: settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 60 / 3,
     }
 

@@ -106,8 +106,9 @@ class Consumer:
     """A consumer, made from its SUBSCRIBE.
 
     `permits` counts messages, and may be negative, as an entry is never split. `pending` has the entries that
-    were delivered and neither acknowledged nor given back: index -> (messages in it, slot of its key), only
-    for the types in INDIVIDUAL_ACK_TYPES. `blocked`: too many of its messages are not acknowledged.
+    were delivered and neither acknowledged nor given back: index -> (its messages that are not acknowledged,
+    slot of its key, see key_ranges.py), only for the types in INDIVIDUAL_ACK_TYPES. `blocked`: too many of
+    the consumer's messages are not acknowledged.
     """
 
     def __init__(
@@ -126,7 +127,8 @@ class Consumer:
         self.takes_any_schema = command.schema.type == Schema.AutoConsume
         self.key_shared = command.keySharedMeta
         self.read_compacted: bool = command.read_compacted
-        self._has_epoch = self.kind not in INDIVIDUAL_ACK_TYPES and not self.read_compacted
+        # as in Pulsar, only these consumers get their epoch with messages
+        self._sends_epoch = self.kind not in INDIVIDUAL_ACK_TYPES and not self.read_compacted
         self.since_ms = connection.scheduler.time_ms
         self.permits = 0
         self._held_permits = 0  # received while blocked
@@ -151,7 +153,7 @@ class Consumer:
     @property
     def sent_epoch(self) -> int:
         """The epoch to send with messages; -1: none."""
-        return self.epoch if self._has_epoch else -1
+        return self.epoch if self._sends_epoch else -1
 
     @property
     def can_receive(self) -> bool:
@@ -210,9 +212,9 @@ class Consumer:
         )
 
     def settle(self, index: int, messages: int | None = None) -> int | None:
-        """Record that an entry, or `messages` messages of it, are no longer pending.
+        """Record that an entry is no longer pending, or only `messages` messages of it.
 
-        If the whole entry was pending and is settled, return the slot of its key, else None.
+        Returns the slot of the entry's key; None if it was not pending, or `messages` is given.
         """
         pending = self.pending.get(index)
         if pending is None:
@@ -230,7 +232,7 @@ class Consumer:
         return slot if messages is None else None
 
     def give_back(self) -> None:
-        """Forget all pending entries."""
+        """Forget all pending entries, which others may get, and unblock the consumer."""
         self.pending.clear()
         self._count(-self.unacked)
         self.unblock()

@@ -22,7 +22,7 @@ from pulsarctl_wire.broker.tenancy.limits import UNLIMITED
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
 _READ_AHEAD: Final = 500
-"""Entries that are read from storage at a time."""
+"""The most entries that are read from storage at a time."""
 
 
 class Source(BaseSubscription):
@@ -40,7 +40,7 @@ class Source(BaseSubscription):
         self.blocked = False
         """Whether too many messages are unacknowledged: then nothing new is read."""
         self.has_announced_end: bool = topic.hides_end
-        """Whether consumers were told of the end of a terminated topic."""
+        """Whether consumers were told of the end of a terminated topic, or must not be (`hides_end`)."""
         self.is_aborted: Callable[[int, MessageMetadata], bool] = topic.is_aborted
         self.has_pending_ack: Callable[[int], bool] = lambda index: False
         """Returns whether a transaction hides an entry, as it has acknowledged it."""
@@ -75,6 +75,7 @@ class Dispatcher:
         self.consumers = source.consumers
         self.read_index = self.cursor.mark
         self.redelivered: dict[int, int] = {}
+        """Index of an entry -> its redelivery count."""
         self._buffer: dict[int, Entry] = {}
         self._reading = False
         self._waits = False
@@ -100,7 +101,7 @@ class Dispatcher:
     def load_entry(self, index: int, stop: int) -> Entry | None:
         """Return the entry at an index; None if it must be read first. Then `dispatch` is called again.
 
-        Entries up to `stop` may be read with it.
+        Entries before `stop` may be read with it.
         """
         log = self.log
         entry = log.get_cached(index) or self._buffer.pop(index, None)
@@ -143,7 +144,10 @@ class Dispatcher:
                 return entry
 
     def _on_end(self) -> None:
-        """Wait for entries; on a terminated topic, announce the end instead, unless a read waited before."""
+        """Wait for entries; on a terminated topic, announce the end instead.
+
+        If a read waited when the topic was terminated, that or the last acknowledgement announces the end.
+        """
         if not self.source.terminated:
             self._waits = True
         elif not self._waits and not self.source.has_announced_end:

@@ -125,7 +125,7 @@ class AutoSplit(KeyRanges):
     """A newcomer takes the lower half of the widest range."""
 
     def __init__(self) -> None:
-        self._ends: list[int] = []  # the last slot of each range, in order
+        self._ends: list[int] = []  # the last slot of each range, in order; the last one is _SLOTS
         self._owners: list[Consumer] = []
 
     def add(self, consumer: Consumer) -> None:

@@ -1,7 +1,8 @@
 """The dispatcher of Key_Shared subscriptions: messages of a key go to one consumer, in order.
 
-When a key moves to another consumer, its slot is *draining* until the old one has settled all of its pending
-entries (PIP-379). Entries that cannot be delivered yet wait by slot, and later ones of the slot behind them.
+When a key moves to another consumer, its slot is *draining* until the old consumer has settled all pending
+entries of the slot (PIP-379). Entries that cannot be delivered yet wait by slot, and later ones of the slot
+behind them.
 """
 
 from heapq import heapify, heappop, heappush, heapreplace
@@ -26,6 +27,7 @@ class KeyShared(ManyActive):
         self._draining: dict[int, list[Consumer]] = {}  # slot -> its old owners, one for each pending entry
         self._unslotted: list[int] = []  # a heap of the indexes put back: their slots must be found
         self._retry = self._retry_after_delivery = False
+        """Whether to try waiting entries again: now, or after the next delivery of a later entry."""
         self._budgets: dict[Consumer, int] = {}
         """The number of entries that a consumer may get now: its message budget; a batch counts as one."""
 

@@ -148,6 +148,7 @@ class Shared(ManyActive):
         permits = sum(consumer.permits for consumer in self.consumers)
         first_permits = next(consumer.permits for consumer in self.consumers if consumer.is_available)
         limit = self.source.settings.dispatcherMaxReadBatchSize
+        # others may have permits below 0: then the sum is less than one consumer can get
         limit = min(max(permits, first_permits), limit, self.source.dispatch_quota)
         entries = list(islice(iter(self._next_replayed, None), limit))
         if entries:
@@ -167,6 +168,7 @@ class Shared(ManyActive):
             size = max(min(max_run, -(-min(messages, consumer.message_budget) // messages_per_entry)), 1)
             for entry in entries[:size]:
                 owner = self._find_chunk_owner(entry, consumer)
+                # the consumer whose turn it is gets its whole run, even beyond its permits
                 if owner.is_available or (owner is consumer and not owner.closed):
                     self.deliver(owner, entry)
                     messages -= entry.count

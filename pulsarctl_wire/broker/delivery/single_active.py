@@ -142,7 +142,7 @@ class SingleActive(Dispatcher):
             self.rewind()
 
     def deliver_again(self, indexes: list[int]) -> None:
-        """Deliver all unacknowledged entries again, not only those."""
+        """Deliver all unacknowledged entries again, not only those at `indexes`."""
         self.rewind()
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
     answer: dict[str, Any]
     try:
         name = parse_topic_field(connection, body.topic)
-        if broker.cluster.get_owner(name) is None:
+        if broker.cluster.get_owner(name) is None:  # else the answer is known: the lookup is never pending
             broker.admit_lookup()
         connection.identity.check_tenant(
             name.namespace, "Exception occurred while trying to authorize lookup"
@@ -66,6 +66,7 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
             if is_redirect
             else CommandLookupTopicResponse.Connect,
             "authoritative": authoritative,
+            # with one broker, as from a standalone Pulsar
             "proxy_through_service_url": len(broker.cluster.brokers) == 1,
         }
     connection.send("LOOKUP_RESPONSE", request_id=body.request_id, **answer)

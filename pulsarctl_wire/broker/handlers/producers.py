@@ -198,7 +198,7 @@ def close_producer(
     if producer is not None:
         producer.leave()
     if is_handed_over:
-        # the next owner is told first, as nothing has to be stored for it
+        # the producer that gets exclusive access is told first, as nothing has to be stored for that
         broker.scheduler.ready.append(send_success)
     else:
         send_success()

@@ -93,9 +93,10 @@ def _answer_change(connection: Connection, frame: Frame, body: Any, change: Defe
 
 
 def _check_owner(broker: Broker, connection: Connection, txn: Id) -> None:
-    """Raise Refused if another role has begun a transaction, unless the client is a superuser."""
+    """Raise Refused if another role has begun the transaction, unless the client is a superuser."""
     identity, authorizes = connection.identity, broker.cluster.access.authorizes
     owner = broker.cluster.transactions.get(txn).get("owner", "")
+    # without authorization, `is_super` is true for every client
     if owner != identity.principal and not (authorizes and identity.is_super):
         client = f"Client ({identity.principal}) is neither the owner of the transaction {text_of(txn)}"
         raise Refused("TransactionNotFound", f"{client} nor a super user")
