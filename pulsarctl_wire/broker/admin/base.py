@@ -111,7 +111,7 @@ class Request:
             raise Moved(owner)
 
     async def load_persistent_topic(self, operation: str = "This operation") -> PersistentTopic:
-        """Load the persistent topic in the path. Raises Refused, Problem."""
+        """Load the persistent topic in the path. Raises Refused, Moved, and Problem about `operation`."""
         topic = await self.load_topic()
         if not isinstance(topic, PersistentTopic):
             raise Problem(405, f"{operation} on a non-persistent topic is not allowed")

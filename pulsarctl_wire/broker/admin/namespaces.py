@@ -107,7 +107,10 @@ def describe_bundles(cluster: Cluster, namespace: str) -> dict[str, Any]:
 
 
 def find_topics(cluster: Cluster, namespace: str, domain: str = "") -> list[TopicName]:
-    """Return the topics of a namespace: single topics and partitions."""
+    """Return the topics of a namespace (in `domain`, if given): single topics and partitions.
+
+    Non-persistent ones are those that are loaded.
+    """
     names = set(cluster.namespaces.list_stored(namespace)) if domain != "non-persistent" else set()
     if domain != "persistent":
         loaded = [topic.name for broker in cluster.brokers for topic in broker.topics.values()]
@@ -116,7 +119,10 @@ def find_topics(cluster: Cluster, namespace: str, domain: str = "") -> list[Topi
 
 
 def list_names(request: Request, names: list[TopicName]) -> Answer:
-    """Answer with the names of topics, without system topics unless includeSystemTopic=true."""
+    """Answer with the names of topics, in the query's bundle, if any.
+
+    System topics are left out unless includeSystemTopic=true.
+    """
     bundle = request.query.get("bundle", "")
     visible = [name for name in names if request.get_flag("includeSystemTopic") or not name.is_system]
     return Answer(200, [name.full for name in visible if bundle in ("", request.cluster.bundle_of(name))])
@@ -407,7 +413,10 @@ async def remove_property(request: Request) -> Answer:
 
 
 async def _subscriptions(request: Request) -> list[Subscription]:
-    """Return the durable subscriptions in the namespace or bundle of the path, all or those of its name."""
+    """Return the subscriptions of persistent topics in the namespace or bundle of the path.
+
+    If the path has the name of a subscription, only those with this name.
+    """
     namespace = request.require_namespace("Namespace does not exist")
     bundle = _bundle(request) if "bundle" in request.parts else ""
     subscriptions: list[Subscription] = []

@@ -66,8 +66,8 @@ def _ok(value: Any) -> Answer:
     return Answer(200, value)
 
 
-def _count(path: str, name: str, unset: Answer = OK_EMPTY, wrong: str = "") -> Policy:
-    return Policy(path, name, Number(wrong or f"{path} must be 0 or more"), unset)
+def _make_count_policy(path: str, name: str, unset: Answer = OK_EMPTY, refusal: str = "") -> Policy:
+    return Policy(path, name, Number(refusal or f"{path} must be 0 or more"), unset)
 
 
 _UNACKED: Final = "maxUnackedNum must be 0 or more"
@@ -94,17 +94,17 @@ OF_NAMESPACE: Final = (
     Policy("subscriptionDispatchRate", "subscriptionDispatchRate", RATE),
     Policy("replicatorDispatchRate", "replicatorDispatchRate", RATE),
     Policy("subscribeRate", "clusterSubscribeRate", SUBSCRIBE),
-    _count("maxProducersPerTopic", "max_producers_per_topic"),
-    _count("maxConsumersPerTopic", "max_consumers_per_topic"),
-    _count("maxConsumersPerSubscription", "max_consumers_per_subscription"),
-    _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
-    _count("maxTopicsPerNamespace", "max_topics_per_namespace", _ok(0)),
-    _count("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
-    _count("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
-    _count(
+    _make_count_policy("maxProducersPerTopic", "max_producers_per_topic"),
+    _make_count_policy("maxConsumersPerTopic", "max_consumers_per_topic"),
+    _make_count_policy("maxConsumersPerSubscription", "max_consumers_per_subscription"),
+    _make_count_policy("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
+    _make_count_policy("maxTopicsPerNamespace", "max_topics_per_namespace", _ok(0)),
+    _make_count_policy("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
+    _make_count_policy("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
+    _make_count_policy(
         "subscriptionExpirationTime",
         "subscription_expiration_time_minutes",
-        wrong="Invalid value for subscription expiration time",
+        refusal="Invalid value for subscription expiration time",
     ),
     Policy("autoTopicCreation", "autoTopicCreationOverride", AUTO_TOPIC),
     Policy("autoSubscriptionCreation", "autoSubscriptionCreationOverride", AUTO_SUBSCRIPTION),
@@ -152,35 +152,35 @@ OF_TOPIC: Final = (
     _derive_topic_policy(
         "deduplication", lambda settings: settings.brokerDeduplicationEnabled, path="deduplicationEnabled"
     ),
-    _count(
+    _make_count_policy(
         "deduplicationSnapshotInterval",
         "deduplicationSnapshotIntervalSeconds",
-        wrong="interval must be 0 or more",
+        refusal="interval must be 0 or more",
     ),
     _derive_topic_policy("publishRate", unset=NO_CONTENT),
     _derive_topic_policy("dispatchRate", lambda _: NO_RATE),
     _derive_topic_policy("subscriptionDispatchRate", lambda _: NO_RATE),
     _derive_topic_policy("replicatorDispatchRate", lambda _: NO_RATE),
     _derive_topic_policy("subscribeRate", lambda _: NO_SUBSCRIBE),
-    _count("maxProducers", "max_producers_per_topic")._replace(
+    _make_count_policy("maxProducers", "max_producers_per_topic")._replace(
         find_default=lambda settings: settings.maxProducersPerTopic
     ),
-    _count("maxConsumers", "max_consumers_per_topic")._replace(
+    _make_count_policy("maxConsumers", "max_consumers_per_topic")._replace(
         find_default=lambda settings: settings.maxConsumersPerTopic
     ),
-    _count(
+    _make_count_policy(
         "maxConsumersPerSubscription",
         "max_consumers_per_subscription",
         NO_CONTENT,
         "Invalid value for maxConsumersPerSubscription",
     ),
     _derive_topic_policy("maxSubscriptionsPerTopic", unset=NO_CONTENT),
-    _count("maxMessageSize", "maxMessageSize", NO_CONTENT, _TOO_LARGE),
-    _count("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer", wrong=_UNACKED)._replace(
-        find_default=lambda settings: settings.maxUnackedMessagesPerConsumer
-    ),
-    _count(
-        "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription", wrong=_UNACKED
+    _make_count_policy("maxMessageSize", "maxMessageSize", NO_CONTENT, _TOO_LARGE),
+    _make_count_policy(
+        "maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer", refusal=_UNACKED
+    )._replace(find_default=lambda settings: settings.maxUnackedMessagesPerConsumer),
+    _make_count_policy(
+        "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription", refusal=_UNACKED
     )._replace(find_default=lambda settings: settings.maxUnackedMessagesPerSubscription),
     _derive_topic_policy(
         "compactionThreshold",
@@ -239,6 +239,7 @@ DEFAULT_QUOTA: Final = {
     "limitTime": -1,
     "policy": "producer_request_hold",
 }
+"""What answers show, and retention is compared with, where a topic has no quota (bytes, seconds)."""
 
 
 def check_retention(retention: dict[str, Any], quotas: list[dict[str, Any]], level: str) -> None:
@@ -254,7 +255,10 @@ def check_retention(retention: dict[str, Any], quotas: list[dict[str, Any]], lev
 
 
 def is_within(quota: dict[str, Any], size: int, seconds: int) -> bool:
-    """Return whether a backlog quota is smaller than what retention keeps (0 and less: no limit)."""
+    """Return whether a backlog quota is smaller than what retention keeps: `size` bytes, `seconds`.
+
+    Those that are 0 or less are not compared.
+    """
     if size <= 0 and seconds <= 0:
         return True
     is_too_large = 0 < size <= quota["limitSize"]
@@ -289,7 +293,10 @@ _READ_FIRST: Final = {
     *("retention", "deduplicationSnapshotInterval", "maxSubscriptionsPerTopic", "maxTopicsPerNamespace"),
     *("inactiveTopicPolicies", "delayedDelivery"),
 }
-"""Policies that Pulsar adds to the stored ones; if there are none, its error names the policies."""
+"""Paths of policies for which Pulsar first reads all policies of the namespace.
+
+If the namespace is missing, its error is about these.
+"""
 
 
 def _namespace_routes(policy: Policy) -> list[Route]:
@@ -352,7 +359,7 @@ def set_topic_policy(request: Request, name: TopicName, policy: str, value: Any)
 
 
 def get_own_policies(request: Request, name: TopicName) -> dict[str, Any]:
-    """Return the topic's own policies."""
+    """Return the topic's own policies: the global or the local ones, as the request says."""
     return request.namespaces.get_topic_policies(name, is_global=is_global(request))
 
 
@@ -372,6 +379,7 @@ def _topic_routes(policy: Policy) -> list[Route]:
     async def put(request: Request) -> Answer:
         """Set a policy of a topic."""
         name = get_policy_topic(request)
+        # clients send the TTL of messages in the query, all other values in the body
         value = policy.body.read(request.query.get("messageTTL", request.body))
         if policy.name == "maxMessageSize" and value > request.cluster.settings.maxMessageSize:
             raise Problem(412, _TOO_LARGE)

@@ -32,6 +32,7 @@ def read_quota(body: Any) -> dict[str, Any]:
 
 
 def _read_typed_quota(request: Request) -> tuple[str, dict[str, Any]]:
+    """Return the type in the query, and the quota in the body, empty without one. Raises Problem."""
     kind = request.query.get("backlogQuotaType", QUOTA_TYPES[0])
     if kind not in QUOTA_TYPES:
         raise Problem(404, "HTTP 404 Not Found")
@@ -158,7 +159,7 @@ async def remove_replication(request: Request) -> Answer:
 
 
 async def set_namespace_clusters(request: Request) -> Answer:
-    """Set the clusters that a namespace is replicated to, or allowed in."""
+    """Accept only this cluster as one that a namespace is replicated to or allowed in; change nothing."""
     request.require_namespace("Namespace does not exist")
     _read_clusters(request)
     return Answer(200)

@@ -44,7 +44,7 @@ _NO_COMPACTION: Final = {
 _MAXIMA: Final = frozenset(
     {"oldestBacklogMessageAgeSeconds", "backlogQuotaLimitSize", "backlogQuotaLimitTime"}
 )
-"""Statistics of which the largest value of all partitions counts, as of timestamps."""
+"""Statistics of a partitioned topic that, like timestamps, are the largest of its partitions' values."""
 
 
 # -- producers and consumers
@@ -119,13 +119,14 @@ def _kind(kind: int | None) -> str:
 
 
 def _find_last(subscription: Any, name: str) -> int:
+    """Return the latest time `name` (ms) of all consumers, also of those that have left; 0: never."""
     present: list[int] = [getattr(consumer, name) for consumer in subscription.consumers]
     past: int = getattr(subscription, "last_ms", {}).get(name, 0)
     return max([*present, past])
 
 
 def _subscription(subscription: Any, rates: Rates, *, is_durable: bool) -> dict[str, Any]:
-    """Return the statistics that subscriptions of both kinds have."""
+    """Return the statistics that subscriptions of persistent and non-persistent topics have."""
     consumers: list[Consumer] = subscription.consumers
     stats: dict[str, Any] = {
         **_collect_rates_out(rates.of(subscription), counters.get_subscription_counts(subscription)),
@@ -161,8 +162,11 @@ def _subscription(subscription: Any, rates: Rates, *, is_durable: bool) -> dict[
     return stats
 
 
-async def _collect_persistent(subscription: Any, rates: Rates, *, has_earliest: bool) -> dict[str, Any]:
-    """Return the statistics of a subscription of a persistent topic."""
+async def _collect_persistent(subscription: Any, rates: Rates, *, is_earliest_wanted: bool) -> dict[str, Any]:
+    """Return the statistics of a subscription of a persistent topic.
+
+    `is_earliest_wanted`: also when the first message of its backlog was published, for which it must be read.
+    """
     topic, cursor = subscription.topic, subscription.cursor
     delayed = getattr(subscription.dispatcher, "delayed_count", 0)
     stats = _subscription(subscription, rates, is_durable=cursor.durable)
@@ -186,9 +190,9 @@ async def _collect_persistent(subscription: Any, rates: Rates, *, has_earliest: 
     if subscription.kind == KEY_SHARED and subscription.consumers:
         stats["keySharedMode"] = "STICKY" if dispatcher.mode == STICKY else "AUTO_SPLIT"
         stats["allowOutOfOrderDelivery"] = dispatcher.out_of_order
-    if has_earliest:
+    if is_earliest_wanted:
         stats["earliestMsgPublishTimeInBacklog"] = -1
-    if has_earliest and subscription.backlog:
+    if is_earliest_wanted and subscription.backlog:
         entry = await topic.log.load_entry(cursor.find_open(cursor.mark), topic.scheduler)
         if entry is not None and entry.metadata is not None:
             stats["earliestMsgPublishTimeInBacklog"] = entry.metadata.publish_time
@@ -267,7 +271,7 @@ async def _add_persistent(topic: PersistentTopic, stats: dict[str, Any], request
     subscriptions: dict[str, Any] = stats["subscriptions"]
     for name, subscription in list(topic.subscriptions.items()):
         subscriptions[name] = await _collect_persistent(
-            subscription, request.cluster.broker_of(topic).rates, has_earliest=is_earliest_wanted
+            subscription, request.cluster.broker_of(topic).rates, is_earliest_wanted=is_earliest_wanted
         )
     times = [item["earliestMsgPublishTimeInBacklog"] for item in subscriptions.values()]
     largest = max((item["backlogSize"] for item in subscriptions.values()), default=0)

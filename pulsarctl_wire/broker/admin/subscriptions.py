@@ -8,7 +8,7 @@ from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 
 _MIN_EXPIRED_BACKLOG: Final = 1000
-"""A smaller backlog is not expired while consumers are about to get it."""
+"""With consumers and a smaller backlog, a request by which nothing would expire is refused."""
 
 _START: Final = {"ledgerId": -1, "entryId": -1, "excluded": False}
 _END: Final = {"ledgerId": MAX_LONG, "entryId": MAX_LONG, "excluded": False}
@@ -87,7 +87,7 @@ async def delete(request: Request) -> Answer:
     )
     holders = [topic for topic in topics if request.parts["subscription"] in topic.subscriptions]
     if not holders:
-        request.get_subscription(topics[0])
+        request.get_subscription(topics[0])  # raises Problem
     for subscription in map(request.get_subscription, holders):
         if subscription.consumers and is_persistent and not request.get_flag("force"):
             raise Problem(412, "Subscription has active connected consumers")

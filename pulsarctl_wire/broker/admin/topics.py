@@ -118,7 +118,10 @@ async def create_missing(request: Request) -> Answer:
 
 
 async def get_partitioned_metadata(request: Request) -> Answer:
-    """Return the number of partitions; with checkAllowAutoCreation=true, create a topic that is missing."""
+    """Return the number of partitions.
+
+    With checkAllowAutoCreation=true, a missing topic is created, if new topics are partitioned.
+    """
     request.require_namespace()
     name, namespaces = request.topic_name, request.namespaces
     row = namespaces.partitioned.get(name.full)

@@ -12,7 +12,7 @@ from pulsarctl_wire.broker.storage.transactions import Id, id_of_key, key_of, te
 
 
 def _id(request: Request) -> Id:
-    """Return the id of the transaction in the path."""
+    """Return the id of the transaction in the path, where its numbers may be negative, as in Java."""
     high, low = (request.get_number(name) % (2 * (MAX_LONG + 1)) for name in ("most", "least"))
     return high, low
 
@@ -23,12 +23,12 @@ def _require_transactions(request: Request) -> None:
 
 
 def _describe(txn: Id, row: Row) -> dict[str, Any]:
-    times = {"openTimestamp": row["opened"], "timeoutAt": row["ttl"]}
+    times = {"openTimestamp": row["opened"], "timeoutAt": row["ttl"]}  # in spite of the name, a duration
     return {"txnId": text_of(txn), "status": "OPEN", **times}
 
 
 async def get_metadata(request: Request) -> Answer:
-    """Return what an open transaction has touched, and when it times out."""
+    """Return what an open transaction has touched, when it began, and its timeout (ms)."""
     _require_transactions(request)
     txn = _id(request)
     try:

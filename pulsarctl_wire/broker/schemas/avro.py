@@ -22,6 +22,8 @@ _MAX_DEFAULTS: Final = 100_000  # values in the defaults of a schema
 _RESERVED: Final = frozenset(
     ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")
 )
+"""Attributes that are not properties in Java; equal schemas have equal properties."""
+
 _ORDERS: Final = frozenset(("ascending", "descending", "ignore"))
 _TEXTUAL: Final = frozenset(("string", "bytes", "enum", "fixed"))
 _BITS: Final = {"int": 32, "long": 64}
@@ -225,13 +227,14 @@ class Reading:
 
     def _can_fields_read(self, writer: Type, reader: Type) -> bool:
         self._steps.spend(len(writer["fields"]) + len(reader["fields"]))
-        has_aliases = writer["name"] == reader["name"] or self._is_alias(writer, reader)
+        can_use_aliases = writer["name"] == reader["name"] or self._is_alias(writer, reader)
         written = {field["name"]: field for field in writer["fields"]}
         is_readable = True
         for field in reader["fields"]:
-            names = [field["name"], *(field.get("aliases", ()) if has_aliases else ())]
+            names = [field["name"], *(field.get("aliases", ()) if can_use_aliases else ())]
             match = next((written[name] for name in names if name in written), None)
             if match is not None:
+                # if it is not readable, Java goes on, and a later field may raise JavaError
                 is_readable &= self.can_read(match["type"], field["type"])
             elif "default" not in field:
                 return False

@@ -4,7 +4,8 @@ Under ALWAYS_COMPATIBLE, every valid schema is compatible, even one of another t
 strategies, the type must stay the same, and these are compared:
 
     AVRO             by Avro's Resolver, see avro.py; a root that is a union is refused
-    JSON             as AVRO; schemas in the form before 2.2 only if the strategy is transitive
+    JSON             as AVRO; but schemas in the form before 2.2 are not compared, and transitive
+                     strategies refuse them
     KEY_VALUE        both schemas; their types may not change
     PROTOBUF_NATIVE  the root message's name
     all others       nothing (PROTOBUF has no checker in the default settings), but ALWAYS_INCOMPATIBLE
@@ -36,7 +37,7 @@ _MAX_STEPS: Final = 400_000  # of a check, with one version
 _STEPS_PER_VERSION: Final = 20_000  # for each version
 _AVRO_TYPES: Final = ("AVRO", "JSON", "PROTOBUF")  # their schemas are parsed as Avro
 _TRANSITIVE: Final = ("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE")
-_MAX_TEXT: Final = 8192
+_MAX_TEXT: Final = 8192  # characters of a reason
 _MAX_CACHED_BYTES: Final = 16 * 1024  # longer schemas are parsed every time
 _CLIENT_TYPES: Final = ("AUTO", "AUTO_CONSUME", "AUTO_PUBLISH")
 """Names of types that only clients use."""
@@ -78,7 +79,7 @@ def find_incompatibility(
     strategy = "FULL" if strategy == "UNDEFINED" else strategy
     try:
         check = _Check(strategy, len(versions))
-        candidate, parts = _part(schema), [_part(version) for version in versions]
+        candidate, parts = _make_part(schema), [_make_part(version) for version in versions]
         incompatibility = (
             check.check_consumer(parts, candidate) if consumer else check.check_producer(parts, candidate)
         )
@@ -91,14 +92,18 @@ def find_incompatibility(
 
 
 def find_version(versions: Sequence[Schema], schema: Schema) -> int | None:
-    """Return the index of the version with this schema; AVRO, JSON, PROTOBUF are compared as Avro."""
+    """Return the index of the version with this schema; AVRO, JSON, PROTOBUF are compared as Avro.
+
+    None: there is none, or the schemas cannot be compared.
+    """
     try:
-        return _find([_part(version) for version in versions], _part(schema))
+        return _find([_make_part(version) for version in versions], _make_part(schema))
     except (ValueError, JavaError, TooComplex, RecursionError):
         return None
 
 
-def _part(schema: Schema) -> SchemaPart:
+def _make_part(schema: Schema) -> SchemaPart:
+    """Return a schema with its type's name; types that topics cannot have become AUTO_CONSUME."""
     is_known = 0 <= schema.type < len(TOPIC_TYPES)
     return SchemaPart(
         TOPIC_TYPES[schema.type] if is_known else "AUTO_CONSUME", schema.data, schema.properties
@@ -178,7 +183,7 @@ class _Check:
         if self._strategy == "ALWAYS_COMPATIBLE":
             return None
         if latest.kind != candidate.kind:
-            return _type_change(latest, candidate)
+            return _refuse_type_change(latest, candidate)
         if latest.data == candidate.data:
             return None
         try:
@@ -195,7 +200,7 @@ class _Check:
     def _check_all(self, versions: list[SchemaPart], candidate: SchemaPart) -> Incompatibility | None:
         for version in versions:
             if version.kind != candidate.kind:
-                return _type_change(version, candidate)
+                return _refuse_type_change(version, candidate)
         try:
             self._check_parts(versions, candidate)
         except (_Incompatible, JavaError) as error:
@@ -303,7 +308,7 @@ class _Check:
             raise _Invalid("Avro schema typed [UNION] is not supported")
 
 
-def _type_change(version: SchemaPart, candidate: SchemaPart) -> Incompatibility:
+def _refuse_type_change(version: SchemaPart, candidate: SchemaPart) -> Incompatibility:
     text = f"Incompatible schema: exists schema type {version.kind}, new schema type {candidate.kind}"
     return Incompatibility("incompatible", text)
 
@@ -331,7 +336,10 @@ class SchemaPart(NamedTuple):
 
 
 def split_key_value(part: SchemaPart) -> tuple[SchemaPart, SchemaPart]:
-    """Return the key and value schemas of a KEY_VALUE schema; its data has each of them after its size."""
+    """Return the key and value schemas of a KEY_VALUE schema. Raises JavaError.
+
+    Its data has the size of the key schema (4 bytes), the key schema, and the value schema likewise.
+    """
     parts: list[SchemaPart] = []
     rest = part.data
     for role in ("key", "value"):
@@ -369,7 +377,7 @@ def is_old_json(data: bytes) -> bool:
 
 
 def find_root_message(data: bytes) -> str:
-    """Return the full name of the root message of a PROTOBUF_NATIVE schema."""
+    """Return the full name of the root message of a PROTOBUF_NATIVE schema. Raises JavaError."""
     try:
         definition = schema_json(data)
         files = FileDescriptorSet.FromString(b64decode(definition["fileDescriptorSet"], validate=True))

@@ -29,7 +29,7 @@ MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
 _ROUNDING: Final = 1e-6  # seconds added to timers, so that none runs early by a rounding error
 
 _PRIMING_REQUEST_ID: Final = 1 << 63
-"""The first request id of the commands that `prime` makes up."""
+"""The first request id of the commands that `prime` makes up: clients hardly use such large ones."""
 
 
 class Ends(Protocol):
@@ -72,6 +72,7 @@ class FaultyConnection:
             _Lane(self, FaultLane(faults, index, to_core, url), pass_on)
             for to_core, pass_on in ((False, ends.transmit), (True, self._deliver))
         )
+        """The lane to the client, then the one to the core: the index is `to_core`."""
         for to_core in (False, True):
             self.lanes[to_core].opposite = self.lanes[not to_core]
 

@@ -128,7 +128,7 @@ class Api:
         return ""
 
     def _role(self, request: web.BaseRequest) -> str | None:
-        """Return the role of the client; None without authentication. Raises BadCredentials."""
+        """Return the client's role; None if none is needed, as for metrics. Raises BadCredentials."""
         cluster = self._broker.cluster
         if not cluster.access.authenticates or request.path.rstrip("/") == "/metrics":
             return None

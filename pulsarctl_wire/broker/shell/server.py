@@ -57,8 +57,8 @@ class Peer(FrameSocket):
         self.core_connection: Any = None
         """The core's connection, once connected."""
         self._proxy_header: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
-        self.sent = self.received = 0
-        """Bytes so far."""
+        """What has come of a PROXY header; None once it is complete, or if none is expected."""
+        self.sent = self.received = 0  # bytes so far
         self.faulty: FaultyConnection | None = None
         """The faults on the connection, once there are any."""
 
@@ -113,7 +113,7 @@ class Peer(FrameSocket):
 
     def sync(self) -> None:
         """Handle what was received; bytes that are not a frame end the connection."""
-        super(FrameSocket, self).sync()
+        super(FrameSocket, self).sync()  # FrameSocket's own would abort, and lose answers not sent yet
         if self.protocol.failure and not self.transport.is_closing():
             self._server.cluster.disconnect(self.core_connection)
             self.transport.close()
@@ -164,7 +164,7 @@ class Peer(FrameSocket):
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
-        is_writable = not (self.protocol.paused or is_out_full)
+        is_writable = not (self.protocol.paused or is_out_full)  # `pause_writing` told the core of the former
         if connection.paused if is_writable else is_out_full and not connection.paused:
             self._server.cluster.set_writable(connection, is_writable)
 
@@ -365,7 +365,7 @@ class Server:
     ) -> Answer:
         """Answer a request of the admin API; `path` includes the query.
 
-        `role` is the client's; None may do everything. With `follow`, another broker is asked if it must be.
+        `role` is the client's; None may do everything. With `follow`, a redirect is followed.
         """
         url = urlsplit(path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))

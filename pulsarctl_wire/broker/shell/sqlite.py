@@ -82,6 +82,7 @@ class Memory:
 
 
 def _limit(entries: Any, remaining: int) -> Iterator[tuple[int, bytes]]:
+    """Yield entries until they have `remaining` bytes together; the last one may exceed that."""
     for key, data in entries:
         yield key, data
         remaining -= len(data)
@@ -126,8 +127,8 @@ class Sqlite:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        database.execute("PRAGMA wal_autocheckpoint = 4000")
-        database.execute("PRAGMA cache_size = -4000")
+        database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages
+        database.execute("PRAGMA cache_size = -4000")  # negative: KiB
         return database
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -136,7 +137,7 @@ class Sqlite:
             return list(self._reader.execute("SELECT name, key, value FROM state"))
 
     def ends(self) -> dict[int, int]:
-        """Return log number -> index after its last entry. Raises StorageError."""
+        """Return log number -> index after its last entry, for the logs of topics. Raises StorageError."""
         ends = {}
         query = "SELECT max(key) FROM entries WHERE key >= ? AND key < ?"
         with self._wrap_errors():

@@ -84,7 +84,7 @@ class Compaction:
     # -- reading
 
     def read(self, index: int, reader: Callable[[list[Entry]], None]) -> None:
-        """Read the first entries of the copy from an index on, for `reader`."""
+        """Read entries of the copy from an index on, as many as one read fetches; call `reader` with them."""
         assert self.log_number is not None
         base = entry_key(self.log_number, 0)
 

@@ -4,7 +4,8 @@
     blocks   acknowledged entries after the mark, as bits: block b has the entries from b * BLOCK on
     masks    of batches acknowledged in part: the bits of the messages that are still open
 
-Stored as a row of "cursors", and a row for each block, so that an acknowledgement changes little.
+Stored as the row LOG/NAME of "cursors", and a row for each block in "acked/LOG/NAME", so that an
+acknowledgement changes little.
 """
 
 import struct
@@ -51,6 +52,7 @@ class Cursor:
         self._journal = journal
         self._changed_blocks: dict[int, None] = {}
         self._is_closed = not durable
+        """Whether `save` does nothing: there are no rows, or another `Cursor` has them."""
 
     # -- queries
 

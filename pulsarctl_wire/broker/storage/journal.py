@@ -54,7 +54,7 @@ class Commit:
 
 
 class ReadRequest(NamedTuple):
-    """A read of the entries with keys from `start` to before `stop`, up to `max_bytes`, but at least one."""
+    """A read of the entries with keys from `start` to before `stop`; ends early once it has `max_bytes`."""
 
     number: int
     start: int

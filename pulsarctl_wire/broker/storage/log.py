@@ -21,7 +21,7 @@ from pulsarctl_wire.wire.frame_layout import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import BrokerEntryMetadata, MessageMetadata
 
 READ_BYTES: Final = 1024 * 1024
-"""Bytes of entries that one read of storage fetches, unless the first one is larger."""
+"""One read of storage ends once its entries have this many bytes."""
 
 _ENTRY_COST: Final = 1024  # bytes that an entry in the cache takes besides its own
 
@@ -263,7 +263,10 @@ class Log:
         return self._cache.entries.get(entry_key(self.number, index))
 
     def read(self, start: int, stop: int, reader: Callable[[list[Entry]], None]) -> None:
-        """Read the entries from `start` to before `stop`, or only the first, from storage, for `reader`."""
+        """Read the entries from `start` to before `stop` from storage, and call `reader` with them.
+
+        If they are large, it gets only the first ones (`READ_BYTES`).
+        """
 
         def on_read(rows: list[tuple[int, bytes]]) -> None:
             base = entry_key(self.number, 0)

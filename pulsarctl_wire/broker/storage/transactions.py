@@ -144,10 +144,11 @@ class TransactionBuffer:
         self._journal.delete(f"txn-open/{self._log.number}", key)
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Return whether an entry was sent in a transaction that was aborted or had ended."""
+        """Return whether an entry was sent in a transaction that was aborted."""
         if not self._aborted or not metadata.HasField("txnid_most_bits"):
             return False
         row = self._aborted.get(key_of((metadata.txnid_most_bits, metadata.txnid_least_bits)))
+        # what was sent before `first` had been committed
         return row is not None and index >= row["first"]
 
     def trim(self) -> None:
@@ -231,7 +232,7 @@ class PendingAcks:
         return mask if part is None else part if mask is None else mask & part
 
     def has_pending_ack(self, index: int) -> bool:
-        """Return whether an open transaction has acknowledged all of an entry individually."""
+        """Return whether individual acknowledgements in transactions leave nothing of an entry open."""
         return index in self.hidden or (index in self.parts and not self.get_open_mask(index))
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:

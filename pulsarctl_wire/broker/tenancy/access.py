@@ -130,7 +130,10 @@ class Access:
         return Role(user)
 
     def check_roles(self, role: str, original: str, *, is_proxied: bool) -> None:
-        """Raise Refused if a connection of `role` may not act for the role `original` ("": for itself)."""
+        """Raise Refused if a connection of `role` may not act for the role `original` ("": for itself).
+
+        `is_proxied`: CONNECT says that a proxy sends it.
+        """
         if not self.authorizes:
             return
         is_proxy = role in self.proxies

@@ -13,13 +13,19 @@ from pulsarctl_wire.broker.tenancy.policy_names import resolve_policy
 
 
 class Retention(NamedTuple):
-    """How long (minutes) and up to which size (MiB) acknowledged entries are kept; -1: without limit."""
+    """How long (minutes) and up to which size (MiB) acknowledged entries are kept.
+
+    -1: without limit. If one of them is 0, none are kept.
+    """
 
     minutes: int
     mebibytes: int
 
     def keeps(self, age_ms: int, size: int) -> bool:
-        """Return whether a ledger of this age is kept; it and all later entries have `size` bytes."""
+        """Return whether a ledger that ended `age_ms` ago is kept.
+
+        `size` is in bytes, of this ledger and all later ones.
+        """
         if not self.minutes or not self.mebibytes:
             return False
         is_young = self.minutes < 0 or age_ms < self.minutes * 60_000

@@ -93,6 +93,7 @@ class NonPersistentSubscription(BaseSubscription):
         if self._key_ranges is not None:
             return self._key_ranges.get_owner(self._key_ranges.get_slot(sticky_key(entry.metadata)))
         index = next((index for index in self._order() if self.consumers[index].is_available), None)
+        # as in Pulsar, all permits are added up: negative ones of a consumer block the others
         if index is None or sum(consumer.permits for consumer in self.consumers) <= 0:
             return None
         self._turn = index + 1

@@ -150,6 +150,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         start_id = command.start_message_id
         if not command.durable and command.HasField("start_message_id"):
             ledger, entry = signed(start_id.ledgerId), signed(start_id.entryId)
+            # Pulsar compares where it would put the cursor: at the id before the message
             previous_entry = entry - 1 if ledger >= 0 and entry >= 0 else entry
             if (ledger, previous_entry) <= self.log.position_before(self.log.end):
                 return self.locate(start_id)  # a message beyond the end, such as `latest`, does not count

@@ -35,7 +35,7 @@ class StoredTopic(Topic[S]):
         if not self.terminated:
             self.log.open_ledger(self.scheduler.time_ms)
         self.hides_end = self.terminated and not self.log.end
-        """Whether consumers are not told of the end, as the topic was terminated when empty, then loaded."""
+        """Whether consumers are not told that it is terminated: it was empty then, and was loaded since."""
         self._sequence_table = f"sequences/{self.log.number}"
         sequences = self.journal.table(self._sequence_table)
         self._sequences: dict[str, int] = {name: row["last"] for name, row in sequences.items()}
@@ -86,7 +86,7 @@ class StoredTopic(Topic[S]):
             return  # the producer is being closed
         sequence = command.sequence_id
         highest = command.highest_sequence_id
-        if highest < sequence:
+        if highest < sequence:  # not given, or wrong, which Pulsar ignores
             highest = 0
         rules = self.rules
         deduplicates = rules.deduplicates and not command.marker
@@ -221,7 +221,7 @@ class StoredTopic(Topic[S]):
         return max(self.log.locate(message_id.ledgerId, message_id.entryId)[0], self.log.first)
 
     async def find_index_at(self, time_ms: int) -> int:
-        """Return the index of the first entry not older than `time_ms`.
+        """Return the index of the first entry not older than `time_ms`; without one, that of the next entry.
 
         Publish times come from clients and may be out of order. Like Pulsar, this looks at the first entry,
         then the last, then halves the range in between.
