@@ -280,7 +280,6 @@ def apply_changes(request: Request, namespace: str, name: TopicName | None = Non
 def set_namespace_policy(request: Request, name: str, value: Any) -> None:
     """Set a policy of the namespace in the path; None removes it."""
     namespace, cluster = request.require_namespace("Namespace does not exist"), request.cluster
-    request.namespaces.namespaces.setdefault(namespace, {"bundles": cluster.count_bundles(namespace)})
     if name in PER_CLUSTER:
         value = None if value is None else {cluster.settings.clusterName: value}
         if name == "topicDispatchRate":  # also under its old name
