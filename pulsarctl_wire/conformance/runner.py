@@ -52,7 +52,7 @@ class Subject(Protocol):
     async def __aexit__(self, *_: Any) -> None:
         """End; raise Mismatch if something is found in the end."""
 
-    async def find_end(self) -> str:
+    async def find_outage(self) -> str:
         """Return why no more cases can be judged; "" if they can be."""
 
 
@@ -71,7 +71,10 @@ def make_plan(
     jobs: int = JOBS,
     release: Release | None = None,
 ) -> Plan:
-    """Return the plan for a broker of a release with these settings; `names` are the ids asked for."""
+    """Return the plan for a broker of a release, with `settings` as in `find_obstacle`.
+
+    `names` are the ids that the user asks for.
+    """
     ready, obstacles = [], []
     for case in cases:
         reason = find_obstacle(case, settings, case.id in names, release)
@@ -138,7 +141,7 @@ async def run_case(case: Case, make_target: Callable[[], Subject]) -> Outcome:
         async with target:
             await asyncio.wait_for(case.run(target), TIME_LIMIT + _get_wait(case, target.seconds))
     except Mismatch as error:
-        reason = await make_target().find_end()
+        reason = await make_target().find_outage()  # a broker that is gone is not judged
         return make_outcome(ERROR, reason) if reason else make_outcome(FAILED, mismatch=error)
     except Inapplicable as error:
         return make_outcome(NOT_APPLICABLE, str(error))

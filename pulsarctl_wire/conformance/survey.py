@@ -14,7 +14,7 @@ from pulsarctl_wire.net.protocol import read_refusal
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 _NOWHERE: Final = {"ledgerId": NO_REQUEST, "entryId": NO_REQUEST}
-"""The message id in the receipt of a duplicate, which is not stored."""
+"""The message id in the receipt of a duplicate, which is not stored: -1:-1, as unsigned numbers."""
 
 _FEATURE_FLAGS: Final = {"supports_broker_entry_metadata": True}
 

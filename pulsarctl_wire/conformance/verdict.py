@@ -56,7 +56,8 @@ def find_obstacle(
 ) -> str:
     """Return why a case cannot be judged on a broker of a `release` with these settings; "" if it can.
 
-    `is_named` says whether the user asked for the case by its id.
+    Of a client, `settings` are the modes that it has commands for. `is_named` says whether the user asked
+    for the case by its id.
     """
     since = parse_release(case.since)
     if since is not None and release is not None and release < since and not is_named:

@@ -286,7 +286,7 @@ def test_sessions_are_valid_unless_they_are_mutated() -> None:
     for number in range(300):
         judge = Judge()
         for step in generate(Random(number)).steps:
-            judge.send(encode(step, Memory()))
+            judge.note_sent(encode(step, Memory()))
             commands[step.command] += 1
         assert judge.is_complete
         assert not judge.is_ambiguous
@@ -333,7 +333,7 @@ def judged(*sent: bytes, came: Sequence[bytes] = ()) -> tuple[str, list[str]]:
     """What a judge says of bytes that were sent and came: the offence, and kinds of problems."""
     judge = Judge()
     for data in sent:
-        judge.send(data)
+        judge.note_sent(data)
     for frame in FrameStream(Connection(0), False).feed(b"".join(came)):
         assert isinstance(frame, Frame)
         judge.receive(frame)

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from pulsarctl_wire.errors import SessionError, Unreachable
 from pulsarctl_wire.net.sockets import TlsContext
 
-_REDIRECTS: Final = 5
+_MAX_REQUESTS: Final = 5
+"""Requests that one call may send: the first, and those that follow redirects."""
 
 
 class RestError(SessionError):
@@ -50,7 +51,7 @@ class Admin:
         """
         url = urlsplit(path if "://" in path else self.url + path)
         try:
-            for _ in range(_REDIRECTS):
+            for _ in range(_MAX_REQUESTS):
                 with contextlib.closing(self._connect(url.scheme, url.netloc)) as connection:
                     target = url._replace(scheme="", netloc="").geturl()
                     text = None if body is None else json.dumps(body)

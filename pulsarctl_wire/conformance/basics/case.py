@@ -18,10 +18,11 @@ _LABELS: Final = ("Expected", "Source", "Why")
 class Case(NamedTuple):
     """A case: its id, how binding it is, and under which conditions it can be judged.
 
-    `needs` are settings that the broker must have, and `without` those that it must not have. `since` is the
-    first release of Pulsar that fulfils it, or "". `waits` is how long the case waits: the name of a time in
-    `SECONDS`, and how many times that. A case that runs `alone` would be disturbed by others, or disturbs
-    them. A case that `spoils` the broker for later ones runs only if it is asked for by its id.
+    `needs` are settings that the broker must have (of cases for clients: commands, see `COMMANDS`), and
+    `without` settings that it must not have. `since` is the first release of Pulsar that fulfils it, or "".
+    `waits` is how long the case waits: the name of a time in `SECONDS`, and how many times that. A case that
+    runs `alone` would be disturbed by others, or disturbs them. A case that `spoils` the broker for later
+    ones runs only if it is asked for by its id.
     """
 
     id: str
@@ -41,7 +42,7 @@ class Case(NamedTuple):
 
     @property
     def paragraphs(self) -> dict[str, str]:
-        """The paragraphs of its docstring by label: "" (what is sent), Expected, Source."""
+        """The paragraphs of its docstring by label: "" (what is sent), Expected, Source, Why."""
         return split_paragraphs(self.run.__doc__ or "", _LABELS)
 
     @property

@@ -28,7 +28,7 @@ class Mismatch(WireError):
 
 
 class Inapplicable(WireError):
-    """A case cannot be judged on this broker; the text says why."""
+    """A case cannot be judged on this broker or client; the text says why."""
 
 
 def equal(actual: object, expected: object, what: str) -> None:

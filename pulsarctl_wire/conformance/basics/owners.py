@@ -13,8 +13,9 @@ def _find_ceiling(points: dict[int, str], slot: int) -> str:
 
 
 def find_consistent_owner(names: Iterable[str], key: str) -> str:
-    """Return who gets a key from the default selector of Key_Shared."""
-    # the text is the name, NUL, "0", NUL and a number: \000 is one NUL
+    """Return which consumer gets a key from the default selector of Key_Shared."""
+    # the text is the name, NUL, "0", NUL and a number: \000 is one NUL; "0" is the first consumer with
+    # this name, and the number that of a point
     points = {
         murmur3_32(f"{name}\0000\0{number}") % 65535 + 1: name for name in names for number in range(100)
     }
@@ -22,12 +23,15 @@ def find_consistent_owner(names: Iterable[str], key: str) -> str:
 
 
 def find_slot(key: str) -> int:
-    """Return the slot of a key, for hash ranges."""
+    """Return the slot of a key, for hash ranges. Slot 0 is not used: a hash of 0 counts as 1."""
     return murmur3_32(key) % 65536 or 1
 
 
 def find_split_owner(names: Iterable[str], key: str) -> str:
-    """Return who gets a key from the selector of Key_Shared that halves ranges."""
+    """Return which consumer gets a key from the selector of Key_Shared that halves ranges.
+
+    `names` are in the order in which the consumers have subscribed.
+    """
     ends: dict[int, str] = {}
     for name in names:
         ends[_choose_end(ends)] = name

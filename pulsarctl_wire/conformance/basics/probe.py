@@ -52,7 +52,7 @@ class Host(Protocol):
         """Give the broker time to send everything that it is going to send now."""
 
     async def wait(self, probe: Probe, holds: Callable[[], object], within: float) -> bool:
-        """Wait until `holds()`, a condition on a probe, is true; return whether it is, `within` seconds."""
+        """Wait at most `within` seconds for `holds()`, a condition on a probe; return whether it is true."""
 
 
 class Probe(FrameSocket):
@@ -117,7 +117,7 @@ class Probe(FrameSocket):
         self.send(make_frame(name, **fields))
 
     def start(self, name: str, **fields: Any) -> int:
-        """Send a request with a new request id, which is returned."""
+        """Send a request, with a new request id unless `fields` have one; return its request id."""
         number = fields.pop("request_id", None) or next(self._ids)
         self.command(name, request_id=number, **fields)
         return int(number)

@@ -63,7 +63,10 @@ COMMANDS: Final = {
 """The commands of a client that cases need: mode -> what it is, in words."""
 
 VISIBLE: Final = frozenset({"batchack", "bem", "dedup", "nocreate", "txn"})
-"""The settings that the protocol shows. Of the others, the user says which ones the broker has."""
+"""The settings that the protocol shows. Of the others, the user says which ones the broker has.
+
+"auth" is seen as well if the broker refuses CONNECT without credentials.
+"""
 
 SECONDS: Final = {"keepalive": 30.0, "refresh": 60.0}
 """Times that are set at brokers, in seconds, with their defaults: keepAliveIntervalSeconds, and

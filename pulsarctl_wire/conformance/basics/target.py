@@ -36,7 +36,7 @@ class Target:
     credentials: Mapping[str, Any] = {}
     tokens: Mapping[str, str] = {}
     seconds: Mapping[str, float] = SECONDS
-    output: Sequence[str] = ()
+    output: Sequence[str] = ()  # only clients write lines
     unique = ""
     """The suffix of all names, which makes them differ from those of other runs."""
     _names: ClassVar = count(1)
@@ -47,7 +47,10 @@ class Target:
         self._numbers = count()
 
     async def settle(self, seconds: float = 0.4) -> None:
-        """Give the broker time to send everything that it is going to send now."""
+        """Give the broker time to send everything that it is going to send now.
+
+        `seconds` is how long that takes if it cannot be observed.
+        """
         raise NotImplementedError
 
     async def advance(self, seconds: float) -> None:
@@ -55,7 +58,7 @@ class Target:
         raise NotImplementedError
 
     async def wait(self, probe: Probe, holds: Callable[[], object], within: float) -> bool:
-        """Wait until `holds()`, a condition on a probe, is true; return whether it is, `within` seconds."""
+        """Wait at most `within` seconds for `holds()`, a condition on a probe; return whether it is true."""
         raise NotImplementedError
 
     def now_ms(self) -> int:
@@ -76,7 +79,7 @@ class Target:
     async def __aexit__(self, *_: object) -> None:
         await self._exit_stack.aclose()
 
-    async def find_end(self) -> str:
+    async def find_outage(self) -> str:
         """Return why the broker cannot be reached any more; "" if it can."""
         try:
             async with self:
@@ -90,6 +93,7 @@ class Target:
 
         Raises Inapplicable.
         """
+        # a broker sends PING after one interval, and closes after the next; one second to spare
         if 2 * self.seconds["keepalive"] < seconds + 1:
             raise Inapplicable("needs a longer keepAliveIntervalSeconds (--have keepalive=SECONDS)")
 

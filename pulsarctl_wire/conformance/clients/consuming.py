@@ -238,7 +238,7 @@ async def close_consumer(stage: Stage) -> None:
     backlog = Backlog(broker, *make_entries(texts))
 
     def close(peer: Peer, frame: Frame) -> bytes:
-        backlog.permits = 1 - frame.body.messagePermits  # for one message
+        backlog.permits = 1 - frame.body.messagePermits  # with those of this FLOW, one is left
         return (backlog.flow(peer, frame) or b"") + make_close_consumer(frame)
 
     broker.once("FLOW", close)

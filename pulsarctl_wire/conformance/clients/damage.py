@@ -36,9 +36,12 @@ _LZ4_FIELDS: dict[str, Any] = {"compression": CompressionType.LZ4, "uncompressed
 
 
 def _surround(broker: ScriptedBroker, bad_entry: Entry, **fields: object) -> Backlog:
-    """Return a backlog of two good entries with `bad_entry` between them, which is sent only once."""
+    """Return a backlog of two good entries with `bad_entry` between them, which is sent only once.
+
+    `fields` are for `make_entries`, which makes the good ones.
+    """
     first, _, last = make_entries(_TEXTS, **fields)
-    return Backlog(broker, first, Slot(bad_entry, fragile=True), last)
+    return Backlog(broker, first, Slot(bad_entry, is_sent_once=True), last)
 
 
 async def _expect_good(stage: Stage, broker: ScriptedBroker, feature: str = "") -> None:

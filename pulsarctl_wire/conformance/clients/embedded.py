@@ -17,7 +17,7 @@ from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import bind_socket
 from pulsarctl_wire.wire.frame import Frame
 
-_PERMITS: Final = 1_000
+_PERMITS: Final = 1_000  # more than the messages of any case
 _ACK_PATIENCE: Final = 2.0  # seconds for acknowledgements that the client sent before its end
 _ACK_PAUSE: Final = 0.05  # seconds between looks
 
@@ -39,7 +39,7 @@ class EmbeddedBroker:
 
     @asynccontextmanager
     async def _visit(self) -> AsyncIterator[RemoteTarget]:
-        """Remove the faults; yield a target for connections of the case itself, unseen by the tap."""
+        """Remove the faults for good; yield a target for the case's own connections, unseen by the tap."""
         self._server.faults, self._server.tap = None, None
         async with RemoteTarget(self._access) as target:
             yield target

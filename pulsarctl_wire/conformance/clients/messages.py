@@ -80,11 +80,11 @@ def make_raw_entry(number: int, metadata: bytes) -> Entry:
 
 @dataclass
 class Slot:
-    """An entry of a backlog, with its number of `messages`. A `fragile` one is sent only once."""
+    """An entry of a backlog, with its number of `messages`. If `is_sent_once`, it never comes again."""
 
     entry: Entry
     messages: int = 1
-    fragile: bool = False
+    is_sent_once: bool = False
     is_delivered: bool = False
     is_acked: bool = False
 
@@ -123,7 +123,9 @@ class Backlog:
 
     def _refill_queue(self) -> None:
         self._queue = [
-            slot for slot in self.entries if not slot.is_acked and not (slot.fragile and slot.is_delivered)
+            slot
+            for slot in self.entries
+            if not slot.is_acked and not (slot.is_sent_once and slot.is_delivered)
         ]
 
     def flow(self, peer: Peer, frame: Frame) -> bytes | None:
@@ -175,5 +177,5 @@ def make_texts(number: int) -> list[str]:
 
 
 def make_entries(texts: Sequence[str], **fields: Any) -> list[Entry]:
-    """Return an entry for each payload; `fields` are of their metadata."""
+    """Return an entry for each payload; `fields` are other parameters of `make_numbered_entry`."""
     return [make_numbered_entry(number, text.encode(), **fields) for number, text in enumerate(texts)]

@@ -310,6 +310,7 @@ def refuse_send(code: str, text: str = _REASON) -> Reaction:
     return lambda peer, frame: make_frame(
         "SEND_ERROR",
         producer_id=frame.body.producer_id,
+        # brokers name the last message of a batch
         sequence_id=max(frame.body.sequence_id, frame.body.highest_sequence_id),
         error=ServerError.Value(code),
         message=text,

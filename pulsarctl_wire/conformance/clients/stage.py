@@ -120,7 +120,7 @@ class Stage:
         if kind is None:
             check_conduct(self.transcript, MUST)
 
-    async def find_end(self) -> str:
+    async def find_outage(self) -> str:
         """Return why cases cannot be judged any more: never, as each has brokers of its own."""
         return ""
 

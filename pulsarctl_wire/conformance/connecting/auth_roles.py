@@ -89,7 +89,7 @@ async def _connect_as(broker: Target, role: str) -> Probe:
 
 
 async def _grant(broker: Target, **rights: list[str]) -> str:
-    """Create a topic in a new namespace where these roles may do these actions; return its name."""
+    """Create a topic in a new namespace with these `rights`: role -> actions; return the topic's name."""
     namespace = await broker.create_namespace()
     for role, actions in rights.items():
         await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/permissions/{role}", actions)

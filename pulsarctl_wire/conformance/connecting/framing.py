@@ -390,5 +390,6 @@ async def invalid_utf8_string(broker: Target) -> None:
     Source: lightproto (no UTF-8 check).
     """
     probe = await broker.open_connection()
+    # the type, the head of the sub-message, client_version, protocol_version
     probe.send(wrap(b"\x08\x02\x12\x06" + b"\x0a\x02\xff\xfe" + b"\x20\x15"))
     await probe.expect("CONNECTED")

@@ -9,7 +9,7 @@ from pulsarctl_wire.conformance.basics.target import Target
 
 _V1 = b"PROXY TCP4 10.0.0.1 10.0.0.2 1234 6650\r\n"
 
-
+# signature, version and command, TCP over IPv4, size of the rest, addresses, ports
 _V2 = bytes.fromhex("0d0a0d0a000d0a515549540a 21 11 000c 0a000001 0a000002 04d2 19fa")
 
 

@@ -1,1 +1,1 @@
-"""Cases."""
+"""Cases for brokers about consuming: subscriptions, delivery, acknowledgements, SEEK."""

@@ -159,7 +159,10 @@ async def _deliver_batch(broker: Target, *single: bytes) -> tuple[str, Probe, di
 
 
 async def _expect_batch_left(topic: str, consumer: Probe, first: int, ack_set: list[int]) -> None:
-    """Close and subscribe again; require that only the batch is delivered, with this ack_set."""
+    """Close and subscribe again; require that only the batch is delivered, with this ack_set.
+
+    `first` is the first sequence id of the batch.
+    """
     await consumer.resubscribe(topic)
     (message,) = await consumer.messages(1)
     equal(message.payload, make_batch(*_BATCH, first=first), "payload")
@@ -168,6 +171,7 @@ async def _expect_batch_left(topic: str, consumer: Probe, first: int, ack_set: l
 
 
 async def _ack_partly(broker: Target, expected: list[int]) -> None:
+    """Acknowledge one message of a batch of 3; require that the batch comes again with this ack_set."""
     topic, consumer, entry = await _deliver_batch(broker)
     await consumer.confirm_ack({**entry, "ack_set": [0b101]})
     await _expect_batch_left(topic, consumer, 0, expected)
@@ -215,6 +219,7 @@ async def batch_all_indexes(broker: Target) -> None:
 
 
 async def _ack_cumulatively(broker: Target, expected: list[int]) -> None:
+    """Acknowledge a message and two of a batch of 3; require that the batch comes again with this ack_set."""
     topic, consumer, entry = await _deliver_batch(broker, b"single")
     await consumer.confirm_ack({**entry, "ack_set": [0b100]}, kind="Cumulative")
     await _expect_batch_left(topic, consumer, 1, expected)

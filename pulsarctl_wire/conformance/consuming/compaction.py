@@ -222,7 +222,7 @@ async def seek_to_the_start(broker: Target) -> None:
 
 
 async def _publish_keys(broker: Target, *keys: str) -> str:
-    """Return a topic with a message for each key, without one if it is empty; their payloads are 0, 1, …"""
+    """Return a topic with messages 0, 1, …: one for each key, where "" stands for a message without a key."""
     producer = await broker.produce(topic := broker.topic())
     for number, key in enumerate(keys):
         fields = {"meta_partition_key": key} if key else {}
@@ -246,7 +246,8 @@ async def acked_again(broker: Target) -> None:
     equal(payloads(await consumer.messages(2)), [b"2", b"3"], "payloads")
 
 
-async def _expect_last_id(broker: Target, keys: tuple[str, ...], expected: int) -> None:
+async def _expect_last_id(broker: Target, keys: tuple[str, str], expected: int) -> None:
+    """Compact two messages with these keys; require `expected` as last entry id if read_compacted, else 1."""
     topic = await _publish_keys(broker, *keys)
     await _compact(broker, topic)
     for is_compacted, entry_id in ((True, expected), (False, 1)):

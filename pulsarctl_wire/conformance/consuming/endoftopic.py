@@ -43,7 +43,7 @@ async def subscribe_when_done(broker: Target) -> None:
 
 
 async def _end_topic(broker: Target, kind: str) -> tuple[str, Probe]:
-    """Return a terminated topic, and a consumer that has acknowledged all; what it got then is dropped."""
+    """Return a terminated topic, and a consumer that has acknowledged all; drop its frames so far."""
     topic = await broker.fill(1)
     consumer = await broker.subscribe(topic, kind, 10)
     (message,) = await consumer.messages(1)

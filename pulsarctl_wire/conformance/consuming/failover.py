@@ -17,7 +17,7 @@ async def _join(broker: Target, topic: str, name: str, permits: int = 10) -> Pro
 
 
 async def _activate(broker: Target, topic: str) -> tuple[Probe, str]:
-    """Return the consumer, of a and b, that the ring prefers, which is active, and the name of the other."""
+    """Subscribe as a or b, whichever the hash ring makes active; return the consumer, and the other name."""
     name = find_active("ab", topic)
     consumer = await _join(broker, topic, name)
     await broker.advance(1.5)
@@ -38,7 +38,7 @@ async def _add_standby(broker: Target, topic: str, name: str) -> Probe:
 
 
 async def _join_on(consumer: Probe, topic: str, name: str, consumer_id: int = 1) -> None:
-    """Subscribe, with 10 permits; other frames that come stay in `frames`."""
+    """Subscribe, with 10 permits; all frames that come, also SUCCESS, stay in `frames`."""
     fields = make_subscription(topic, "Failover", consumer_id, consumer_name=name)
     number = consumer.start("SUBSCRIBE", **fields)
 

@@ -22,7 +22,10 @@ _PAYLOADS = [b"m0", b"m1", b"m2", b"m3", b"m4"]
 
 
 async def _start_at(broker: Target, start: Any, expected: list[bytes], initial: int | None = None) -> None:
-    """Require that a reader gets `expected`, from `start` on: a message id, or the index of a message."""
+    """Require that a reader gets `expected`, and what is published later.
+
+    It starts at `start`, a message id or the index of a message; `initial` is its initialPosition.
+    """
     producer = await broker.produce(topic := broker.topic())
     ids = await producer.publish_all(*_PAYLOADS)
     start_id = start if isinstance(start, dict) else id_of(ids[start])
@@ -127,7 +130,10 @@ async def durability_clash(broker: Target) -> None:
 
 
 async def _start_nowhere(broker: Target, entry: int) -> None:
-    """Start at an entry that does not exist: `entry` is 50, or else -1, as unsigned."""
+    """Start at an entry that does not exist, with Earliest: require all messages.
+
+    `entry` is 50, or -1 as an unsigned number; from 50 with Latest, require none.
+    """
     producer = await broker.produce(topic := broker.topic())
     ids = await producer.publish_all(b"0", b"1", b"2")
     start = {"ledgerId": ids[0].ledgerId, "entryId": entry}

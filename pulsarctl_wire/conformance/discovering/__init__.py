@@ -1,1 +1,1 @@
-"""Cases."""
+"""Cases for brokers about discovering: lookups, partitions, lists of topics, schemas."""

@@ -22,7 +22,8 @@ _ROUNDS: Final = 500
 class Bystanders:
     """A connection that only sends PING, a producer, and its consumer.
 
-    `limit` is the largest frame that the broker accepts.
+    `limit` is the largest frame that the broker accepts, in bytes; `patience` are the seconds that an answer
+    may take.
     """
 
     def __init__(self, make_target: Callable[[], Target], patience: float) -> None:
@@ -61,7 +62,7 @@ class Bystanders:
             self._target = None
 
     async def check(self) -> Problem | None:
-        """Return what is wrong, if anything is."""
+        """Return what is wrong, if anything is. Raises SessionError, Mismatch, as `open` does."""
         if self._rounds == _ROUNDS:
             await self.open()
         self._rounds += 1
@@ -83,7 +84,8 @@ class Bystanders:
             return Problem(kind, "an answer", f"none within {2 * self._patience:g} s", True)
         except Mismatch as error:
             has_ended = any(probe.closed.done() for probe in (self._pinger, self._producer, self._consumer))
-            return Problem(kind, error.expected, error.actual, not has_ended and "within" in error.actual)
+            is_silence = not has_ended and "within" in error.actual  # a probe has waited in vain
+            return Problem(kind, error.expected, error.actual, is_silence)
         except RequestTimeout as error:
             return Problem(kind, "a connection", str(error), True)
         except SessionError as error:

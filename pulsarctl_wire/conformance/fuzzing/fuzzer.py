@@ -163,7 +163,10 @@ class Fuzzer:
             await asyncio.sleep(0.2)
 
     async def _blame(self, sessions: Sequence[Session], plays: Sequence[Play], problem: Problem) -> None:
-        """Find the session that does others harm, and make a finding of it."""
+        """Find the session that does others harm, and make a finding of it.
+
+        If none does so alone, add a doubtful finding: all of the sessions as one.
+        """
         if any(self._count_again(session, problem) for session in sessions):
             return
         if not self._is_over and await self._check_bystanders() is not None:
@@ -195,7 +198,7 @@ class Fuzzer:
         self._add_doubtful(Finding(problem, session, result.exchanges, False))
 
     def _count_again(self, session: Session, problem: Problem) -> bool:
-        """Count a problem whose cause is known; return whether it is."""
+        """Count a problem again if a finding explains it; return whether one does."""
         for finding in self.tally.findings:
             if finding.explains(session, problem):
                 finding.count += 1
@@ -203,7 +206,10 @@ class Fuzzer:
         return False
 
     def _add_doubtful(self, finding: Finding) -> None:
-        """Add a finding that has not come again. Only count a silence: the machine may have been busy."""
+        """Add a finding that has not come again. Only count a silence: the machine may have been busy.
+
+        If the broker stays gone or broken, a silence is a finding, too.
+        """
         if finding.problem.is_silence and not self._is_over:
             self.tally.oddities += 1
         else:

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 from pulsarctl_wire.conformance.basics.frames import EARLIEST, LATEST, make_batch
 from pulsarctl_wire.conformance.fuzzing.session import TOKEN, Later, Session, Step
-from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, KeySharedMode, ProducerAccessMode, Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandSubscribe,
+    CompressionType,
+    KeySharedMode,
+    ProducerAccessMode,
+    Schema,
+)
 
 NAMESPACE: Final = "public/default"
 _SUBSCRIPTION_TYPES: Final = range(4)
@@ -59,7 +65,7 @@ class Draft:
         self._groups.append([])
 
     def add(self, command: str, fields: dict[str, Any], **parts: Any) -> None:
-        """Add a step to the group."""
+        """Add a step to the group; `parts` are its metadata and payload, if it has them."""
         self._groups[-1].append(Step(command, fields, group=len(self._groups) - 1, **parts))
 
     def request(self, command: str, **fields: Any) -> None:
@@ -226,7 +232,7 @@ def _make_subscription(draft: Draft, consumer: int) -> dict[str, Any]:
     fields |= {"subType": kind, "initialPosition": random.choice((0, 1, 1))}
     if random.random() < 0.5:
         fields |= {"durable": False, "start_message_id": random.choice((EARLIEST, LATEST))}
-    if kind == 3:
+    if kind == CommandSubscribe.Key_Shared:
         modes: tuple[dict[str, Any], ...] = (
             {"keySharedMode": KeySharedMode.AUTO_SPLIT},
             {"keySharedMode": KeySharedMode.AUTO_SPLIT, "allowOutOfOrderDelivery": True},

@@ -30,9 +30,8 @@ _SUBJECTS: Final = {
 }
 """Command that a broker sends by itself -> the client's command that must come first, their id field."""
 
-
 _OPENINGS: Final = (NUMBERS["PRODUCER"], NUMBERS["SUBSCRIBE"])
-
+"""Types of the commands that open a producer or a consumer."""
 
 _UNREQUESTED: Final = "unrequested"
 """The beginning of all kinds of problems that depend on what was sent."""
@@ -74,7 +73,7 @@ class Judge:
 
     # -- what was sent
 
-    def send(self, data: bytes) -> None:
+    def note_sent(self, data: bytes) -> None:
         """Note what was sent to the broker, which knows where frames end from their TOTAL_SIZE alone."""
         self._buffer += data
         while len(self._buffer) >= 4 and not self.offence:
@@ -108,7 +107,7 @@ class Judge:
             self._note_command(frame)
 
     def _find_offence(self, frame: Frame) -> str:
-        """Return why a frame ends the connection; "" if it need not."""
+        """Return why the broker must end the connection; "" if it need not. May set `is_ambiguous`."""
         command, body = frame.command, frame.body
         if frame.type not in NAMES:
             return f"a command of the unknown type {frame.type}"
@@ -139,6 +138,7 @@ class Judge:
             if subject == command:
                 self._subjects.add((command, getattr(body, key)))
         if command == "SEND":
+            # the answer may name either
             numbers = (
                 {body.sequence_id, body.highest_sequence_id}
                 if body.highest_sequence_id
@@ -205,8 +205,8 @@ class Judge:
         )
         kinds = [kind for kind, request in REQUESTS.items() if frame.type in request.answers]
         requests = sum(self._requests[kind, number] for kind in kinds)
-        has_session = key != "request_id" and requests > 0  # then more may come at any time
-        if self._answers[frame.type, number] > requests and not has_session:
+        is_update = key != "request_id" and requests > 0  # of a session or a watch: more may come at any time
+        if self._answers[frame.type, number] > requests and not is_update:
             expected = f"{requests} answers to requests {number} of {', '.join(map(command_name, kinds))}"
             self._report(f"{_UNREQUESTED} {frame.command}", expected, f"{describe(frame)} came, too")
         elif key == "request_id" and self._count_answers(number) > self._count_requests(number):

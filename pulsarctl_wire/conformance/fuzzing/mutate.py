@@ -135,11 +135,10 @@ def _change_field(step: Step, random: Random) -> Change:
 
 
 def _change_message(part: str, data: bytes, descriptor: Any, random: Random) -> Change:
-    paths = _list_paths(data, descriptor)
-    paths = (
-        [path for path in paths if path[0][0] != 1] if part == "command" and random.random() < 0.9 else paths
-    )
-    path, field = random.choice(paths)
+    candidates = _list_paths(data, descriptor)
+    if part == "command" and random.random() < 0.9:  # seldom change `type`, field 1 of BaseCommand
+        candidates = [(path, field) for path, field in candidates if path[0] != 1]
+    path, field = random.choice(candidates)
     action = random.choice(
         ("missing", "value", "value", "value", "value", "repeat", "unknown", "wire", "absent")
     )

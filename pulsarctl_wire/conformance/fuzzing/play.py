@@ -23,7 +23,7 @@ _SHORTEST_WAIT: Final = 0.03
 """Seconds to wait if an earlier answer did not come, or the broker waits for the rest of a frame."""
 
 _DELIVERY: Final = 0.1
-"""Seconds to wait for a message after FLOW: there may be none."""
+"""Seconds to wait for what may never come: a message after FLOW, or the end after an incomplete frame."""
 
 
 class Exchange(NamedTuple):
@@ -89,7 +89,7 @@ class _Player:
     async def _send(self, step: Step) -> None:
         data = encode(step, self._memory)
         self.exchanges.append(Exchange(step, encode(step, self._memory.mask()), []))
-        self.judge.send(data)
+        self.judge.note_sent(data)
         self._probe.write(data)
         await asyncio.wait_for(self._probe.drain(), self._patience)
 

@@ -36,6 +36,7 @@ async def reduce(session: Session, shows: Shows) -> Session:
 
 
 def _keep_groups(session: Session, groups: Sequence[int]) -> Session:
+    """Return a session with these groups, and group 0, which has CONNECT."""
     return session._replace(steps=tuple(step for step in session.steps if step.group in (0, *groups)))
 
 

@@ -67,7 +67,8 @@ class Change(NamedTuple):
 class Step(NamedTuple):
     """A frame to send: a command, for SEND what follows it, and what is wrong with it.
 
-    `group`: steps of other groups may be left out without making this one wrong.
+    `group`: steps of other groups may be left out without making this one wrong, except those of group 0,
+    which has CONNECT.
     """
 
     command: str

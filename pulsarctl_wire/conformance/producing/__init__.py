@@ -1,1 +1,1 @@
-"""Cases."""
+"""Cases for brokers about producing: producers, SEND, deduplication, transactions."""

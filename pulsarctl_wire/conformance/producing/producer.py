@@ -307,7 +307,10 @@ async def no_such_namespace(broker: Target) -> None:
 
 
 def _find_unowned(namespace: str) -> str:
-    """Return a topic outside the bundle (of 4) with the topic policies, which a broker looks up by itself."""
+    """Return a topic in a bundle that no broker owns yet.
+
+    Of the 4 bundles, the one with the topic policies is owned: a broker looks them up by itself.
+    """
 
     def find_bundle(topic: str) -> int:
         return crc32(topic.encode()) >> 30

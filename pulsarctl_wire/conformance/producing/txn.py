@@ -22,7 +22,7 @@ _COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign-partit
 _NO_COORDINATOR = ServerError.TransactionCoordinatorNotFound  # also while it loads
 
 
-_TRIES = 150
+_TRIES = 150  # with pauses of 0.2 s
 
 
 _SUBSCRIPTION = {"topic": "t", "subscription": "s"}
