@@ -161,7 +161,7 @@ async def nondurable_beyond_end(broker: Target) -> None:
 async def nondurable_before_entry_0(broker: Target) -> None:
     """3 messages; SUBSCRIBE durable=false, start_message_id = entry -1 of their ledger.
 
-    Expected: All 5.
+    Expected: All 3.
 
     Source: Managed ledger: NonDurableCursorImpl.
     """
