@@ -146,7 +146,7 @@ class HeldFrames:
         return [held for held in self._frames.values() if held.decision is None]
 
     def decide(self, number: int, decision: Decision | None) -> None:
-        """Decide about a frame; None: it goes on as it came. Raises KeyError if it is not held."""
+        """Decide about a frame; None: it goes on as it came. Raises KeyError if none waits for a decision."""
         held = self._frames[number]
         if held.decision is not None:
             raise KeyError(number)
@@ -218,7 +218,7 @@ class Fault:
         if self.nth and self.every:
             raise SettingsError(f"{self.name}: nth and every exclude each other; give one of them")
         self.check()
-        self.find_matching_types()
+        self.find_matching_types()  # raises if none match
 
     @classmethod
     def describe(cls) -> str:
@@ -244,7 +244,7 @@ class Fault:
 
     @property
     def has_selection(self) -> bool:
-        """Whether any parameter selects frames."""
+        """Whether the fault is for certain frames; `direction`, `times` and `probability` do not count."""
         return bool(self.command or self.topic or self.filter or self.nth or self.every)
 
     def find_matching_types(self) -> frozenset[int] | None:
@@ -316,5 +316,5 @@ class FaultState:
         return ()
 
     def end(self) -> Iterable[Note]:
-        """Yield notes about the end of the lane; called once, whatever ends it."""
+        """Yield notes about the end of the lane; called once, when it ends or the fault is removed."""
         return ()

@@ -112,7 +112,7 @@ class _HoldState(FaultState):
         self._bytes = 0
 
     def end(self) -> Iterator[Note]:
-        """Forget what is held on a connection that has ended."""
+        """Forget what is still held when the lane has ended."""
         for entry in self._waiting:
             if isinstance(entry, HeldFrame):
                 self.context.held.forget(entry)
@@ -121,7 +121,7 @@ class _HoldState(FaultState):
 
 
 def _describe(data: bytes, frames: tuple[bytes, ...], answers: tuple[bytes, ...]) -> str:
-    """Say what was decided about a frame."""
+    """Return what was decided about the frame `data`, as words for a note."""
     parts = []
     if not frames:
         parts.append("dropped")

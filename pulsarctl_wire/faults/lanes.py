@@ -173,7 +173,7 @@ class FaultLane:
     def take(self, data: bytes, frame: Frame | None, now: float) -> list[Action]:
         """Return the actions for `data` at time `now` (seconds): a whole frame, decoded as `frame`, or bytes.
 
-        Call it with empty data when a Wake is due. After the end of the connection there are no actions.
+        Call it with empty data when a Wake is due. After Close, Reset or Blackhole there are no more actions.
         """
         actions: list[Action] = []
         if self._version != self._faults._version:

@@ -97,7 +97,7 @@ def _parse_entry(number: int, entry: Any) -> Fault:
         if not isinstance(entry, dict) or len(entry) != 1:
             raise SettingsError("give a name, or one name with its parameters: `drop: {command: PONG}`")
         ((name, values),) = entry.items()
-        if values == "":
+        if values == "":  # nothing after the name, as in `- drop:`
             values = {}
         if not isinstance(values, dict):
             raise SettingsError(f"the parameters of {str(name)[:60]} must be a mapping, as in {{nth: 1}}")

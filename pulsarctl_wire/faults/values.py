@@ -91,7 +91,7 @@ def _parse_size(text: str, low: int, high: int) -> int:
 
 def _parse_share(text: str) -> float:
     number, unit = _split(text)
-    return _check_range(number * {"": 1}[unit], 0, 1)
+    return _check_range(number * {"": 1}[unit], 0, 1)  # KeyError for any unit
 
 
 def _check_encodable(text: str) -> str:

@@ -82,7 +82,7 @@ def make_server_context(
     machine and the host names and IP addresses `names`. With `client_ca`, a PEM file, clients must present a
     certificate signed by it, or may, if `client_optional`. `protocols`, unless empty, are the versions that
     are spoken, such as TLSv1.3. `keylog` is as in `make_tls_context`. Raises SettingsError for files that
-    are missing or do not match.
+    are missing or do not match, and for unknown `protocols` and invalid `names`.
     """
     if key and not cert:
         raise SettingsError(f"the key {key} needs a certificate as well")

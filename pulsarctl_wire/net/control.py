@@ -9,7 +9,7 @@
     {"do": "held-decide", "number": 5, "frames": ["…"], "answers": ["…"]}   {}
     any request that fails                   {"error": "why"}, with "timed_out": true after waiting in vain
 
-Only the user who started it can open the socket.
+Only the user who started the proxy or broker can open the socket.
 """
 
 import asyncio
@@ -146,7 +146,8 @@ def is_served(path: Path) -> bool:
 def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, kind: str = "proxy") -> dict[str, Any]:
     """Send `request` to the `kind` of server at `path`; return the answer.
 
-    Raises Unreachable, SettingsError if it refuses, or RequestTimeout if it has waited in vain.
+    Raises Unreachable, also if nothing comes for `seconds`; SettingsError if the server refuses the request;
+    RequestTimeout if it answers that what the request waits for (`fault-wait`) has not happened in time.
     """
     try:
         with socket.socket(socket.AF_UNIX) as sock:

@@ -64,7 +64,7 @@ class Driver:
     def sync(self) -> None:
         """Send the state's bytes, handle its events, and set the timer for its next `wake`.
 
-        Also resumes all callers of `progress`.
+        Also resumes all callers of `wait_for_sync`.
         """
         state = self._state
         if state:  # often it is empty
@@ -94,7 +94,7 @@ class Driver:
         self._state.wake(now())
         self.sync()
 
-    async def progress(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Wait until the next `sync`, as something may have changed by then."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)

@@ -100,7 +100,7 @@ def _add(host: FaultHost, faults: Faults, text: str) -> int:
     from pulsarctl_wire.faults.text import format_fault, parse_fault
 
     fault = parse_fault(text)
-    seed = "" if faults else f"; seed {faults.seed}"
+    seed = "" if faults else f"; seed {faults.seed}"  # not noted again while other faults are in force
     number = faults.add(fault)
     host.note(f"fault #{number}: {format_fault(fault)}{seed}")
     return number
@@ -122,18 +122,18 @@ async def _wait(faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"hits={hits}: it must be a whole number from 1")
     if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
         raise SettingsError(f"timeout={seconds}: it must be a number of seconds")
-    hit_or_change = asyncio.Event()
+    hit_or_removal = asyncio.Event()
 
     async def wait_for_hits() -> None:
         while active_fault.hits < hits:
-            await hit_or_change.wait()
-            hit_or_change.clear()
+            await hit_or_removal.wait()
+            hit_or_removal.clear()
             if faults.get(active_fault.number) is not active_fault:
                 raise SettingsError(
                     f"fault {active_fault.number} was removed after {active_fault.hits} of {hits} hits"
                 )
 
-    active_fault.watchers.append(hit_or_change.set)
+    active_fault.watchers.append(hit_or_removal.set)
     try:
         if active_fault.hits < hits:
             await asyncio.wait_for(wait_for_hits(), seconds)
@@ -141,5 +141,5 @@ async def _wait(faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
         text = f"fault {active_fault.number} had {active_fault.hits} of {hits} hits after {seconds:g} seconds"
         raise RequestTimeout(text) from None
     finally:
-        active_fault.watchers.remove(hit_or_change.set)
+        active_fault.watchers.remove(hit_or_removal.set)
     return _describe(active_fault)

@@ -15,7 +15,7 @@ from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import describe_failure, reset, strip_mapped
 from pulsarctl_wire.wire.framing.proxy_header import header_size, parse_header
 
-Make = Callable[[Address], asyncio.BaseProtocol]
+ProtocolFactory = Callable[[Address], asyncio.BaseProtocol]
 """Creates the protocol for a connection from the client at this address."""
 
 _WAIT: Final = 10.0  # seconds for a PROXY header, and for a TLS handshake
@@ -40,12 +40,12 @@ class Listener:
     handshakes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _accepting: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
-    def serve(self, sock: socket.socket, admit: Callable[[], Make | None]) -> None:
+    def serve(self, sock: socket.socket, admit: Callable[[], ProtocolFactory | None]) -> None:
         """Accept connections at `sock`, which listens. Those that `admit()` returns None for are reset."""
         self.sockets.append(sock)
         self._accepting.append(asyncio.create_task(self._accept(sock, admit)))
 
-    async def _accept(self, sock: socket.socket, admit: Callable[[], Make | None]) -> None:
+    async def _accept(self, sock: socket.socket, admit: Callable[[], ProtocolFactory | None]) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -55,25 +55,25 @@ class Listener:
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
-                make = admit()
+                factory = admit()
             except Exception as error:  # it would end this task, and so all accepting
                 self.note(f"a bug in pwire: a connection was not accepted ({type(error).__name__}: {error})")
-                make = None
-            if make is None:
+                factory = None
+            if factory is None:
                 reset(client)
                 continue
-            task = loop.create_task(self._handshake(client, make))
+            task = loop.create_task(self._handshake(client, factory))
             self.handshakes.add(task)
             task.add_done_callback(self.handshakes.discard)
 
-    async def _handshake(self, sock: socket.socket, make: Make) -> None:
+    async def _handshake(self, sock: socket.socket, factory: ProtocolFactory) -> None:
         loop = asyncio.get_running_loop()
         client = None
         try:
             client = Address(strip_mapped(sock.getpeername()[0]), sock.getpeername()[1])
             if self.header:
                 client = await asyncio.wait_for(read_origin(sock, client), _WAIT)
-            protocol = make(client)
+            protocol = factory(client)
             wait = _WAIT if self.tls is not None else None
             await loop.connect_accepted_socket(
                 lambda: protocol, sock, ssl=self.tls, ssl_handshake_timeout=wait
@@ -111,7 +111,8 @@ class Listener:
 async def read_origin(sock: socket.socket, peer: Address) -> Address:
     """Read the PROXY header at the start of a connection, and not a byte more.
 
-    Return the client's address in it, or `peer` if there is none.
+    Return the client's address in it, or `peer` if it has none. Raises ProxyHeaderError if the connection
+    does not begin with a valid header, or OSError.
     """
     loop = asyncio.get_running_loop()
     data = b""

@@ -69,6 +69,7 @@ _SUBJECTS: Final = {
     "watcher_id": ("WATCH_TOPIC_UPDATE",),
 }
 _SUBJECT_FIELDS: Final = {NUMBERS[name]: key for key, names in _SUBJECTS.items() for name in names}
+"""Type of a command from the broker about a producer, consumer or watcher -> its field with the id."""
 
 
 class Outcome(NamedTuple):
@@ -151,7 +152,7 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
             return
         self._events.append(event)
         if isinstance(event, Frame) and not event.partial:
-            self._frame(event)
+            self._handle_frame(event)
             return
         self._is_garbled = True
         if isinstance(event, Frame):
@@ -170,12 +171,15 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
         limit = self._stream.limit
         self.fail(f"{self._sender} announced a frame of {size} bytes, over the limit of {limit}")
 
-    def _frame(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         """Handle a whole frame, which is already among the events."""
 
 
 class _Request(NamedTuple):
-    """A request that waits for its answer: its type, the topic it is about, its deadline (None: no limit)."""
+    """A request that waits for its answer: its command's type, and the topic it is about.
+
+    `deadline` is in ticks (None: no limit), and `seconds` how long it may wait, for messages.
+    """
 
     type: int
     topic: str
@@ -298,14 +302,14 @@ class ClientProtocol(FrameProtocol):
 
     # -- frames received
 
-    def _frame(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         for note in frame.notes:
             self._warn(f"{frame.command}: {note}", "notes on frames")
         kind = frame.type
-        if kind in _SUBJECT_FIELDS:
+        if kind in _SUBJECT_FIELDS:  # for its owner, to which the link passes it
             return
         if kind in ANSWERS:
-            self._answer(frame)
+            self._handle_answer(frame)
         elif kind == BaseCommand.PING:
             if not self.failure and not self.paused:  # do not pile up answers for a peer that reads nothing
                 self._out.append(_PONG)
@@ -319,10 +323,10 @@ class ClientProtocol(FrameProtocol):
     def _warn(self, text: str, kind: str) -> None:
         self._events.append(Warned(f"{self.peer}: {text}", kind))
 
-    def _answer(self, frame: Frame) -> None:
+    def _handle_answer(self, frame: Frame) -> None:
         body = frame.body
         number = getattr(body, "request_id", None)
-        request = self._requests.get(number) if number else None
+        request = self._requests.get(number) if number else None  # 0 is `HANDSHAKE`, which has no request id
         if number is None or request is None or frame.type not in REQUESTS[request.type].answers:
             if frame.type == BaseCommand.ERROR and number == NO_REQUEST:
                 self._handle_refusal(frame)

@@ -128,6 +128,8 @@ class Settings:
 
     `timeout` is how long an answer may take. `connect_timeout` is how long TCP with TLS may take, and then
     CONNECT again. `keep_alive` is the pause between PINGs. `reconnect`: lost connections are opened again.
+    `listener` is the name of the advertised listener whose addresses lookups ask for. `keylog` is as in
+    `make_tls_context`.
     """
 
     url: ServiceUrl
@@ -163,11 +165,11 @@ class Settings:
 
 
 def make_tls_context(purpose: ssl.Purpose, ca: str | None, keylog: str | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the CAs in the file `ca`, and logs the keys of its connections.
+    """Return a TLS context that trusts the CAs in the file `ca` (None: those of the system), and logs keys.
 
-    They are appended to `keylog` (default: $SSLKEYLOGFILE; if neither is set, there is no log) in NSS format.
-    The file is created so that only the user can read it. Raises SettingsError if it cannot be written, and
-    OSError for `ca`.
+    The keys of its connections are appended to `keylog` (default: $SSLKEYLOGFILE; if neither is set, there
+    is no log) in NSS format. The file is created so that only the user can read it. Raises SettingsError if
+    it cannot be written, and OSError for `ca`.
     """
     path = keylog or os.environ.get("SSLKEYLOGFILE")
     try:

@@ -33,7 +33,7 @@ BACKLOG: Final = 1024
 
 
 def allow_many_sockets() -> None:
-    """Raise this process's limit of open files as far as possible."""
+    """Raise this process's limit of open files to `_MAX_FILES`, or as near as the system allows."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -85,7 +85,7 @@ async def look_up(address: Address) -> list[Any]:
 
 
 async def connect_first(targets: list[Any]) -> socket.socket:
-    """Return a socket connected to the first of these addresses that can be reached. Raises OSError."""
+    """Return a socket connected to the first of `targets` (of `look_up`) that is reached. Raises OSError."""
     loop = asyncio.get_running_loop()
     last_error = OSError("no address")
     for family, kind, protocol, _, sockaddr in targets:
@@ -127,9 +127,9 @@ def describe_failure(error: BaseException) -> str:
 
 
 def explain_failure(address: Address, error: Exception, *, has_tls: bool) -> Unreachable:
-    """Return the error of a session that could not connect to `address`, with a hint what to do.
+    """Return the error of a session that could not connect to `address`, with a hint about what to do.
 
-    `has_tls`: it tried TLS.
+    `has_tls`: the session tried TLS.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message.rstrip(".")

@@ -142,7 +142,7 @@ class WebCaller:
         if self._allowed is not None and _is_ip(host) and not self._allowed(host, host):
             raise Unreachable(f"{host}: {NOT_ALLOWED}")
         url = f"{self._settings.url.scheme}://{target_address}{target}"
-        start, start_ns = time.time_ns(), time.perf_counter_ns()
+        start_ns, start_ticks = time.time_ns(), time.perf_counter_ns()
         try:
             async with self._session.get(url, headers=headers, allow_redirects=False) as response:
                 body = bytearray()
@@ -161,11 +161,11 @@ class WebCaller:
             response.reason or "",
             response.headers,
             bytes(body),
-            time.perf_counter_ns() - start_ns,
+            time.perf_counter_ns() - start_ticks,
         )
         if self._tap is not None:
             connection = Connection(next(self._numbers), response.client, response.server)
-            record_call(self._tap, connection, start, str(address), headers, reply)
+            record_call(self._tap, connection, start_ns, str(address), headers, reply)
         return reply
 
     def _explain(self, address: Address, error: Exception) -> Exception:

@@ -37,7 +37,7 @@ from strategies import frames_to_broker, names
 from pulsarctl_wire.errors import SettingsError, Unreachable
 from pulsarctl_wire.net.replay import comparison, player, replay
 from pulsarctl_wire.net.replay.comparison import ReplayTotals
-from pulsarctl_wire.net.replay.differences import Difference, differences
+from pulsarctl_wire.net.replay.differences import Difference, find_differences
 from pulsarctl_wire.net.replay.remap import Names, Remap
 from pulsarctl_wire.net.replay.replay import ConnectionEnded, Pace, Replay
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
@@ -993,7 +993,7 @@ def frame(data: bytes) -> Frame:
 
 
 def found(old: bytes, new: bytes) -> dict[str, tuple[Any, Any]]:
-    return differences(frame(old), frame(new), Remap(Names()))
+    return find_differences(frame(old), frame(new), Remap(Names()))
 
 
 def receipt(ledger: int = 5, **fields: Any) -> bytes:

@@ -606,7 +606,7 @@ async def test_a_fault_added_is_in_force_for_the_next_frame() -> None:
         await crossed(client, broker, lookup())
         proxied.proxy.faults.remove(number)
         await crossed(client, broker)
-        assert not proxied.relay.lanes[True]._faults
+        assert not proxied.relay.lanes[True]._fault_lane
 
 
 @awaited

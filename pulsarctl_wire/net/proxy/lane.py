@@ -51,7 +51,10 @@ class Side(Protocol):
 
 
 class LaneOwner(Protocol):
-    """The part of a relay that its lanes use. Pairs are indexed by whether the item is the broker's."""
+    """The part of a relay that its lanes use. Pairs are indexed by whether the item is the broker's.
+
+    `Relay` says what the attributes mean.
+    """
 
     connection: Connection
     order: int
@@ -62,7 +65,7 @@ class LaneOwner(Protocol):
     carried: list[int]
     is_blackholed: bool
     is_draining: bool
-    is_dialling: bool
+    has_dialled: bool
     is_over: bool
     is_unsettled: bool
 
@@ -121,7 +124,7 @@ class RelayLane:
         self.tap_writer = TapWriter(relay.tap, relay.connection, to_broker)
         self._walk = FrameWalk(_INSPECTED[to_broker])
         self._stream: FrameStream | None = None
-        self._faults: FaultLane | None = None
+        self._fault_lane: FaultLane | None = None
         self._held = bytearray()  # the beginning of a frame to be inspected
         self._need = 0  # bytes that `_held` needs before the walk can go on
         self.answers: list[tuple[bytes, str]] = []  # of the other lane, to be sent at a frame boundary
@@ -169,13 +172,13 @@ class RelayLane:
         data, self._held = bytes(self._held), bytearray()
         if data:
             self._pass_on(data)
-        if self._faults is not None:
-            self._act(self._faults.flush(self._relay.now()))
+        if self._fault_lane is not None:
+            self._act(self._fault_lane.flush(self._relay.now()))
 
     def _finish(self) -> None:
         relay = self._relay
         target = relay.legs[self.to_broker]
-        if target.transport is None and relay.is_dialling:
+        if target.transport is None and relay.has_dialled:
             self._must_finish = True  # `begin` finishes, after sending what waits for the broker
             return
         self.has_ended = True
@@ -203,8 +206,8 @@ class RelayLane:
                 raw = replace_command(frame.raw, frame.base)
                 frame = self._decode(raw) or frame
             relay.session.track([frame])
-        if self._faults is not None:
-            self._act(self._faults.take(raw, frame, relay.now()))
+        if self._fault_lane is not None:
+            self._act(self._fault_lane.take(raw, frame, relay.now()))
         else:
             self._pass_on(raw)
 
@@ -223,20 +226,20 @@ class RelayLane:
     def _sync_faults(self) -> None:
         """Inspect every frame while there are faults."""
         faults = self._relay.faults
-        if bool(faults) == (self._faults is not None):
+        if bool(faults) == (self._fault_lane is not None):
             return
-        if self._faults is None:
+        if self._fault_lane is None:
             relay = self._relay
-            self._faults = FaultLane(faults, relay.order, self.to_broker, relay.find_url())
+            self._fault_lane = FaultLane(faults, relay.order, self.to_broker, relay.find_url())
         else:
-            lane, self._faults = self._faults, None
+            lane, self._fault_lane = self._fault_lane, None
             self._act(lane.flush(self._relay.now()))
             self._run_until(float("inf"))  # also what the faults delayed
-        self._walk.want_all(self._faults is not None)
+        self._walk.want_all(self._fault_lane is not None)
 
     def renew_faults(self) -> None:
         """Apply added and removed faults; if one was removed, send what it held back and what is delayed."""
-        if self._faults is not None and self._faults.has_removed_faults():
+        if self._fault_lane is not None and self._fault_lane.has_removed_faults():
             self._run_until(float("inf"))
         self._sync_faults()
         self.wake()
@@ -263,8 +266,8 @@ class RelayLane:
 
     def wake(self) -> None:
         """Send what faults hold back and is due now."""
-        if self._faults is not None and not self._relay.is_over:
-            self._act(self._faults.take(b"", None, self._relay.now()))
+        if self._fault_lane is not None and not self._relay.is_over:
+            self._act(self._fault_lane.take(b"", None, self._relay.now()))
 
     def answer(self, data: bytes, change: str = ANSWERED_FOR_PEER) -> None:
         """Insert a frame that the source did not send, at the next frame boundary."""
@@ -284,8 +287,8 @@ class RelayLane:
 
     def _pass_on(self, data: bytes) -> None:
         """Send bytes to the target, after applying faults, and after everything that is delayed."""
-        if self._faults is not None:
-            self._act(self._faults.take(data, None, self._relay.now()))
+        if self._fault_lane is not None:
+            self._act(self._fault_lane.take(data, None, self._relay.now()))
         elif self._delayed:
             self._schedule(0.0, partial(self._send, data), len(data))
         else:
@@ -345,9 +348,9 @@ class RelayLane:
         if transport is None or source.is_gone or transport.is_closing():
             return
         has_room = not target.is_full and self._delayed_bytes < MAX_DELAYED_BYTES
-        if self._faults is not None:  # they may answer the source, which must have room for that
+        if self._fault_lane is not None:  # faults may answer the source, which must have room for that
             has_room &= not source.is_full and len(relay.lanes[not self.to_broker].answers) < MAX_ANSWERS
-        must_pause = not has_room or relay.is_draining or (target.transport is None and relay.is_dialling)
+        must_pause = not has_room or relay.is_draining or (target.transport is None and relay.has_dialled)
         if must_pause != self._is_paused:
             self._is_paused = must_pause
             if must_pause:
@@ -372,10 +375,10 @@ class RelayLane:
             self._flush()
             self._run_until(float("inf"))
         self._delayed.clear()
-        if self._faults is not None:
-            for note in self._faults.end():
+        if self._fault_lane is not None:
+            for note in self._fault_lane.end():
                 self._relay.note(note.text)
-            self._faults = None
+            self._fault_lane = None
         self.tap_writer.finish()
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.answers import build_refusal
 from pulsarctl_wire.faults.lanes import Faults
-from pulsarctl_wire.net.listener import Listener, Make
+from pulsarctl_wire.net.listener import Listener, ProtocolFactory
 from pulsarctl_wire.net.proxy.relay import CHUNK, Leg, Relay
 from pulsarctl_wire.net.proxy.routing import MAX_BROKERS, AddressFilter, Answerer, Route, Router, Routing
 from pulsarctl_wire.net.proxy.tap import TapRing
@@ -111,7 +111,7 @@ class Proxy:
         self._undialled: dict[Relay, asyncio.TimerHandle] = {}  # relays that wait for CONNECT -> timeout
         self._held = 0  # bytes that wait for brokers
         self._noted: set[str] = set()
-        self._listener = Listener(self.note, tls=plan.tls, header=plan.header_in, ready=self._ready)
+        self._listener = Listener(self.note, tls=plan.tls, header=plan.header_in, ready=self._start_relay)
         self._listen_addresses: dict[Route, Address] = {}  # where each route's listener is
         self._own_hosts: dict[int, set[str]] = {}  # port that we listen at -> its known hosts
         self._no_relays = asyncio.Event()
@@ -185,7 +185,7 @@ class Proxy:
 
     def _listen(self, route: Route) -> Address:
         """Open a listener for `route` on the host of the first one; return its address. Raises OSError."""
-        ports = self.plan.ports or range(1)
+        ports = self.plan.ports or range(1)  # port 0: any that is free
         for port in ports:
             try:
                 sock = bind_socket(Address(self._bound_host, port))
@@ -209,13 +209,13 @@ class Proxy:
             self.note(f"listening on {address} for {route}")
         return address
 
-    def _admit(self, route: Route, broker: str, listener: Address) -> Make | None:
+    def _admit(self, route: Route, broker: str, listener: Address) -> ProtocolFactory | None:
         """Return the function that creates an accepted connection's protocol; None if too many wait."""
         self.connections += 1
         if len(self._listener.handshakes) + len(self._dialling) + len(self._undialled) >= MAX_WAITING:
             self._refuse(_TOO_MANY)
             return None
-        return partial(self._relay, self._router.find(broker) or route, listener)
+        return partial(self._make_client_leg, self._router.find(broker) or route, listener)
 
     def _refuse(self, cause: str) -> None:
         """Count a refused connection; note the first one with this cause."""
@@ -225,11 +225,11 @@ class Proxy:
 
     # -- a connection
 
-    def _relay(self, route: Route, listener: Address, client: Address) -> Leg:
+    def _make_client_leg(self, route: Route, listener: Address, client: Address) -> Leg:
         """Return the client's leg of a new relay."""
         return Relay(self, next(self._orders), client, route, listener).legs[False]
 
-    def _ready(self, leg: Leg) -> None:
+    def _start_relay(self, leg: Leg) -> None:
         """Start the relay of a client that is connected."""
         relay = leg.relay
         if self._is_closing:
@@ -368,7 +368,7 @@ class Proxy:
                 relay.refuse(build_frame(build_refusal(frame, "ServiceNotReady", text)))
                 return False
             relay.route = route
-        elif broker or not relay.route.proxy_to:
+        elif broker or not relay.route.proxy_to:  # the client names a broker, or we have none to name
             return False
         if relay.route.proxy_to:
             connect.proxy_to_broker_url = relay.route.proxy_to

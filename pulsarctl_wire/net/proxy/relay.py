@@ -68,7 +68,7 @@ class Leg(asyncio.BufferedProtocol):
         """asyncio: end of file. The connection stays open for sending, unless it is TLS, which cannot."""
         if self.to_broker:
             self.relay.note_loss("closed it")
-        self.relay.note_end(by_broker=self.to_broker)
+        self.relay.record_end(by_broker=self.to_broker)
         self.relay.lanes[not self.to_broker].end()
         return self.can_half_close
 
@@ -174,8 +174,10 @@ class Relay:
         """The client's and the broker's; like all pairs here, indexed by whether it is the broker's."""
         self.lanes = RelayLane(self, False), RelayLane(self, True)
         self.session = ExchangeState(self.connection, host.knowledge)
-        self.carried = [0, 0]  # bytes
-        self.is_blackholed = self.is_draining = self.is_dialling = self.is_over = False
+        self.carried = [0, 0]  # bytes that each lane has sent
+        self.is_blackholed = self.is_draining = False
+        self.has_dialled = False  # dialling the broker has begun, or must not begin any more
+        self.is_over = False  # one of the legs has ended
         self.is_unsettled = True  # lanes must call `admit`: no bytes or no broker yet, or blackholed
         self._has_greeted = self._is_in_tap = False
         self._held = 0  # bytes that wait for the leg to the broker
@@ -239,8 +241,8 @@ class Relay:
 
     def dial(self) -> None:
         """Start connecting to the broker, unless that has been started."""
-        if not self.is_dialling:
-            self.is_dialling = True
+        if not self.has_dialled:
+            self.has_dialled = True
             self.host.dial(self)
             self.lanes[True].balance()
 
@@ -270,8 +272,8 @@ class Relay:
         if self.is_draining:
             self.drain()
 
-    def note_end(self, *, by_broker: bool) -> None:
-        """Note which side has ended its half of the connection, if it is the first."""
+    def record_end(self, *, by_broker: bool) -> None:
+        """Remember which side has ended its half of the connection, if it is the first."""
         if self._ended_by_broker is None:
             self._ended_by_broker = by_broker
 
@@ -282,7 +284,7 @@ class Relay:
             cause = getattr(exc, "strerror", None) or str(exc)
             self.note_loss("reset it" if isinstance(exc, ConnectionResetError) else f"was lost: {cause}")
         if not self.is_over:
-            self.note_end(by_broker=leg.to_broker)
+            self.record_end(by_broker=leg.to_broker)
             for lane in self.lanes:
                 lane.stop(flush=exc is None and lane.to_broker != leg.to_broker)
             self.is_over = True
@@ -301,13 +303,13 @@ class Relay:
         """Reset the client's leg, as the broker cannot be connected."""
         if reason:
             self.note(reason)
-        self.note_end(by_broker=True)
+        self.record_end(by_broker=True)
         self.reset()
 
     def refuse(self, answer: bytes) -> None:
         """Send the client `answer`, and close; nothing is sent to the broker."""
         self.legs[False].transport.write(answer)
-        self.is_dialling = True
+        self.has_dialled = True
         self.blackhole()
         self.close()
 
@@ -329,7 +331,7 @@ class Relay:
         """Stop reading, pass on everything received, and close."""
         self.is_draining = True
         self.balance()
-        if self.is_dialling and self.legs[True].transport is None:
+        if self.has_dialled and self.legs[True].transport is None:
             return  # `add_leg` calls this again
         for lane in self.lanes:
             lane.stop(flush=True)

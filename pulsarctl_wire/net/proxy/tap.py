@@ -9,6 +9,8 @@ watcher is woken through a pipe, but only if it sleeps; the end of the pipe mean
 
     record   SIZE (4)  KIND (1)  TO_BROKER (1)  -  (2)  CONNECTION (8)  TIME_NS (8)  DATA …     padded to 8
     memory   TAKEN (8)  PUT (8)  ASLEEP (8)  ENDING (8)  -  |  records, wrapping around
+
+TAKEN and PUT count all bytes so far, and never go back; modulo the capacity, they are places in the ring.
 """
 
 import os
@@ -32,7 +34,7 @@ CAPACITY: Final = 64 * 1024 * 1024
 
 _HEAD: Final = struct.Struct("=IBBxxQq")
 _COUNTS: Final = struct.Struct("=QQ")
-_START: Final = 64
+_START: Final = 64  # offset of the first record in the memory; the marks come before it
 _TAKEN, _PUT, _ASLEEP, _ENDING = range(4)
 _WRAP: Final = 0  # kind of record that means: go on at the beginning of the memory
 _LONGEST_NOTE: Final = 4_096
@@ -58,7 +60,7 @@ class TapRecord(NamedTuple):
     """A record of one of the kinds above.
 
     `connection` is the number of the connection, or (LEFT_OUT) of notes. `data` has the bytes carried, a text
-    in UTF-8, or (MISSED) the `counts`.
+    in UTF-8, or (MISSED) the `counts`. `to_broker` of CLOSED: the client has ended the connection.
     """
 
     kind: int

@@ -7,7 +7,14 @@ from itertools import count
 from typing import Final, Protocol
 
 from pulsarctl_wire.net.driver import Warnings
-from pulsarctl_wire.net.replay.differences import CLOSES, Causes, Difference, Key, RequestLog, differences
+from pulsarctl_wire.net.replay.differences import (
+    CLOSES,
+    Causes,
+    Difference,
+    Key,
+    RequestLog,
+    find_differences,
+)
 from pulsarctl_wire.net.replay.remap import Remap
 from pulsarctl_wire.wire.frame import Frame
 
@@ -63,7 +70,7 @@ class Pairs:
         return sorted(frames, key=lambda frame: frame.number)
 
     def pop_excess(self, recorded: bool) -> list[Frame]:
-        """Remove and return half of the waiting frames if there are too many."""
+        """Remove and return the frames of the older half of the keys, if too many frames wait."""
         if self._bytes <= MAX_WAITING:
             return []
         table = self._tables[recorded]
@@ -129,7 +136,7 @@ class Comparison:
         if stream is not None and not is_in_order:
             self.matched_streams.add(stream)
         self.totals.exchanges += 1
-        fields = differences(old, new, self.remap)
+        fields = find_differences(old, new, self.remap)
         connection = self._connections.get(old.connection.index)
         if fields:
             self.add_difference(Difference("differs", old.connection.index, old, new, fields))

@@ -69,7 +69,7 @@ class Difference(NamedTuple):
     cause: int | None = None
 
 
-def differences(recorded: Frame, replayed: Frame, remap: Remap) -> dict[str, tuple[Any, Any]]:
+def find_differences(recorded: Frame, replayed: Frame, remap: Remap) -> dict[str, tuple[Any, Any]]:
     """Return the fields in which two answers differ: name -> (recorded, now), None for a missing field."""
     defaults: Values = {}
     old, new = _collect_values(recorded, remap, defaults), _collect_values(replayed, None, defaults)
@@ -89,7 +89,10 @@ def differences(recorded: Frame, replayed: Frame, remap: Remap) -> dict[str, tup
 
 
 def _collect_values(frame: Frame, remap: Remap | None, defaults: Values) -> Values:
-    """Return the values to compare of an answer; those of a recorded one are translated by `remap`."""
+    """Return the values of an answer that are compared. With `remap`, it is a recorded one, and translated.
+
+    Add the default of each field that the answer has to `defaults`.
+    """
     values: Values = {}
     if frame.body is not None:
         _flatten(frame.body if remap is None else remap.translate(frame.body, frame), "", values, defaults)
@@ -184,7 +187,7 @@ class RequestLog:
         bound(self._requests, MAX_PENDING)
 
     def find_subjects(self, frame: Frame, request: int | None) -> list[Key]:
-        """Return what a frame from the broker is about; `request` is the recorded request that it answers."""
+        """Return what a frame from the broker is about; `request` is the number of its recorded request."""
         keys: list[Key] = [(self._connection,)]
         owner = self._find_owner(frame) or self._requests.get(request or 0, (0, None))[1]
         if owner is not None:

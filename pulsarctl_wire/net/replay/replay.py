@@ -130,6 +130,7 @@ class Replay:
             await player.play(event)
         else:
             await player.expect(event)
+            # what follows waits as long after this frame as in the recording, even if the frame came late
             self._last_due = max(due, asyncio.get_running_loop().time())
 
     async def _pace(self, time_ns: int | None, *, wait: bool = True) -> float:

@@ -65,7 +65,7 @@ class Acks:
         self._warned = False
 
     @property
-    def open(self) -> int:
+    def unsent_ids(self) -> int:
         """Number of ids that wait to be sent, for the first time or again."""
         return len(self._waiting) + sum(len(request.ids) for request in self._backlog)
 

@@ -121,7 +121,7 @@ class Client:
         self._links: dict[tuple[Address, str], Link] = {}
         self._locks: WeakValueDictionary[tuple[Address, str], asyncio.Lock] = WeakValueDictionary()
         self._numbers = count()
-        self._preferred = 0
+        self._preferred = 0  # index of the service host that was reached last
         self._schemas: dict[tuple[str, bytes], Schema | None] = {}
         self._schema_bytes = 0
         self.web: WebLookup | None = None
@@ -204,7 +204,7 @@ class Client:
     async def trace_lookup(self, topic: str) -> AsyncIterator[Hop]:
         """Look up which broker serves `topic` (a full name); yield each answer, the last of which is Connect.
 
-        Raises BrokerError; raises Unreachable after `MAX_REDIRECTS` redirects.
+        Raises SessionError; after `MAX_REDIRECTS` redirects, Unreachable.
         """
         if self.web is not None:
             async for hop in self.web.trace_lookup(topic):
@@ -251,7 +251,10 @@ class Client:
         return Broker(hop.asked, "" if is_direct else str(broker.address))
 
     def make_broker(self, url: str, url_tls: str, source: str, *, through: Address | None = None) -> Broker:
-        """Return the broker with these two addresses, from `source`; reached by proxy `through`, if any."""
+        """Return the broker with the addresses that `source` named; reached by proxy `through`, if any.
+
+        Raises Unreachable if the address that fits our use of TLS is missing or invalid.
+        """
         text = url_tls if self.settings.url.tls else url
         if not text:
             kind = (
@@ -328,7 +331,7 @@ class Client:
         """Return `attempt()`, retried after failures that may be temporary; warnings name it `subject`.
 
         `opened_before`: it worked once, so it is retried forever, unless `Settings.reconnect` is off.
-        `pause` is the first pause, in seconds. Raises the last SessionError.
+        `pause` is the first pause, in seconds. Raises the last SessionError or SettingsError.
         """
         deadline = None if opened_before else time.monotonic() + self.settings.timeout
         while True:

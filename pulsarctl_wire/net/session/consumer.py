@@ -85,8 +85,10 @@ class Consumer(Endpoint):
         if self._is_open:
             await self.flush_acks()
         await super().close()
-        if self.queue.acks.open:
-            self._client.warn(f"{self.topic}: {self.queue.acks.open} acknowledgements are not confirmed")
+        if self.queue.acks.unsent_ids:
+            self._client.warn(
+                f"{self.topic}: {self.queue.acks.unsent_ids} acknowledgements are not confirmed"
+            )
 
     # -- deliveries
 
@@ -138,7 +140,7 @@ class Consumer(Endpoint):
         self.queue.acks.send_waiting()
         self.sync()
         while self._confirming:
-            await self.progress()
+            await self.wait_for_sync()
 
     # -- frames received, and events of the queue
 

@@ -76,6 +76,7 @@ class DeadLetters:
         properties.setdefault("REAL_TOPIC", delivery.consumer.topic)
         properties.setdefault("REAL_SUBSCRIPTION", self._subscription)
         properties.setdefault("ORIGIN_MESSAGE_ID", origin)
+        # not a typing error: Pulsar's clients set this property, too, to the same value
         properties.setdefault("ORIGIN_MESSAGE_IDY_TIME", properties["ORIGIN_MESSAGE_ID"])
         return properties
 

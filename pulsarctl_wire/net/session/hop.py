@@ -7,9 +7,10 @@ from pulsarctl_wire.net.settings import Address
 
 @dataclass(frozen=True)
 class Hop:
-    """One lookup and its answer: the server asked (`peer`: its IP address), the answer, its latency.
+    """One lookup and its answer: the server asked (`peer`: its IP address and port), the answer, its latency.
 
-    `response` is Connect or Redirect; over HTTP, `call` is the request and `status` that of its answer.
+    `authoritative` is the flag of the lookup, and `says_authoritative` that of the answer. `response` is
+    Connect or Redirect; over HTTP, `call` is the request and `status` that of its answer.
     """
 
     asked: Address

@@ -49,7 +49,8 @@ class Delivery(Generic[R]):
 
     `id` is (ledger, entry); for a chunked message it is the last chunk's, and `ids` has those of all chunks.
     `size` is the number of permits it used, `weight` the bytes of memory it takes while it waits. `left` has
-    a bit for each message (by batch index) that is not acknowledged yet. `opened` says how it was decrypted.
+    a bit for each message (by batch index) that is not acknowledged yet. `opened` says how it was decrypted,
+    `redelivered` is the broker's redelivery count, and `refused` says whether `nack` was called.
     """
 
     __slots__ = (

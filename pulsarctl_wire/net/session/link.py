@@ -113,7 +113,7 @@ class Link(FrameSocket):
         credentials = None if auth.method == "none" else (auth.method, auth.data())
         self.protocol.connect(credentials, proxy_to, now(), settings.connect_timeout)
         await self._await_outcome(HANDSHAKE)
-        if self.protocol.server_version >= 1:
+        if self.protocol.server_version >= 1:  # brokers that speak version 0 know no PING
             self.protocol.keep_alive(settings.keep_alive, now())
             self.sync()
 

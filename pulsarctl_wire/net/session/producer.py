@@ -74,14 +74,14 @@ class Producer(Endpoint):
         if self.link is not None:
             await self.link.drain()
         while queue.is_full and self.error is None:
-            await self.progress()
+            await self.wait_for_sync()
 
     async def flush(self) -> None:
         """Send all batches, and wait until each pending send has its result."""
         self.queue.send_batches(now())
         self.sync()
         while self.queue.pending and self.error is None:
-            await self.progress()
+            await self.wait_for_sync()
 
     def handle(self, event: SendResult | Restart | Failed) -> None:
         """Handle an event of the queue: the result of a send, or a failure of the link or producer."""
@@ -122,9 +122,9 @@ class Publisher:
         self.ended = asyncio.get_running_loop().create_future()
         self.partitions = await self.client.count_partitions(self.topic)
         self._turn = random.randrange(self.partitions) if self.partitions else 0
-        await self._producer(self._turn)
+        await self._ensure_producer(self._turn)
 
-    async def _producer(self, index: int) -> Producer:
+    async def _ensure_producer(self, index: int) -> Producer:
         producer = self.producers.get(index)
         if producer is None:
             name = partition_name(self.topic, index) if self.partitions else self.topic
@@ -143,9 +143,9 @@ class Publisher:
         if not count:
             await self.producers[0].send(message)
         elif message.key is not None:
-            await (await self._producer(HASHES[self.hashing](message.key) % count)).send(message)
+            await (await self._ensure_producer(HASHES[self.hashing](message.key) % count)).send(message)
         else:
-            producer = await self._producer(self._turn)
+            producer = await self._ensure_producer(self._turn)
             await producer.send(message)
             if self.routing == "round-robin" and not producer.queue.batched_messages:
                 self._turn = (self._turn + 1) % count

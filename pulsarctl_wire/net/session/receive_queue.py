@@ -118,9 +118,9 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self._first_unopened: tuple[int, int] | None = None  # id of the first unopened entry
         self._epoch = 0
         self._acked: OrderedDict[tuple[int, int], None] = OrderedDict()
-        self._remaining_bits: OrderedDict[tuple[int, int], int] = OrderedDict()
-        self._nacked: list[tuple[float, tuple[int, int]]] = []
-        self._outstanding: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._remaining_bits: OrderedDict[tuple[int, int], int] = OrderedDict()  # id -> `left` of the entry
+        self._nacked: list[tuple[float, tuple[int, int]]] = []  # when to ask for redelivery, id of the entry
+        self._outstanding: OrderedDict[tuple[int, int], int] = OrderedDict()  # id -> end of its `ack_timeout`
         self._check_at: int | None = None  # when to check for entries to be redelivered
         self._last_position: Position | None = None
         self._opened = False
@@ -189,7 +189,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     # -- permits
 
     def release_permits(self, delivery: Delivery[R], now: Now) -> None:
-        """Give the permits of a consumed delivery back to the broker."""
+        """Give the permits of a consumed delivery back to the broker; start its `ack_timeout`."""
         if delivery.is_current:
             self._release(delivery)
             if self._options.ack_timeout and delivery.left and not delivery.refused:
@@ -468,7 +468,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         if ids:
             self._redeliver(ids)
         due_times = [due for due, _ in self._nacked[:1]] + list(self._outstanding.values())[:1]
-        if self._options.ack_timeout:
+        if self._options.ack_timeout:  # `release_permits` adds entries, but sets no time for a check
             due_times.append(now.ticks + int(self._options.ack_timeout * 1e9 / 4))
         self._check_at = max(int(min(due_times)), now.ticks + _SHORTEST_PAUSE) if due_times else None
 

@@ -376,6 +376,7 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
 
     def _fail_message(self, entries: list[_Sending], error: SessionError) -> None:
         """Fail a message whose `entries` may be anywhere in `pending`: move them to the head, and fail it."""
+        # `_first_chunk` is of the message at the head, which another one overtakes now
         first = None if self.pending[0] is entries[0] else self._first_chunk
         for sending in reversed(entries):
             self.pending.remove(sending)

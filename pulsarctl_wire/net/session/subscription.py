@@ -26,8 +26,9 @@ class Subscription:
     """The consumers of one subscription, with one `inbox` for their deliveries and the same `options`.
 
     `topics` are full names; partitioned ones get a consumer for each partition. With `pattern` (a regular
-    expression for full names of topics in one namespace), topics are added as they appear; `extra_topics` are
-    topics that need not match it. `starts` overrides `ConsumerOptions.start` for some topics.
+    expression for full names of topics in one namespace), the topics that match it are used instead, and new
+    ones are added as they appear; `extra_topics` are topics that need not match it. `starts` overrides
+    `ConsumerOptions.start` for some topics.
     """
 
     client: Client

@@ -42,10 +42,11 @@ async def list_topics(
     pattern: str | None = None,
     exists: bool = False,
 ) -> list[str]:
-    """Return the topics of `namespace` (`tenant/name`) whose whole names match `pattern`, sorted.
+    """Return the topics of `namespace` (`tenant/name`) that match `pattern`, sorted.
 
-    `pattern` is a regular expression, `mode` a key of `MODES`. Raises SessionError; with `exists` also if
-    there is no such namespace, for which brokers return an empty list.
+    `pattern` is a regular expression for whole names without their domains; a partition also matches if its
+    topic does. `mode` is a key of `MODES`. Raises SessionError; with `exists` also if there is no such
+    namespace, for which brokers return an empty list.
     """
 
     async def attempt() -> list[str]:
@@ -155,7 +156,7 @@ class TopicWatch:
         self._on_change = on_change
         self._id = next(client.ids)
         self._link: Link | None = None
-        self._early_updates: list[Any] | None = None
+        self._early_updates: list[Any] | None = None  # received before `_begin` has the list of topics
         self._early_bytes = 0
         self._loss: LinkClosed | None = None  # the loss of the link since `_begin`
         self._opened = self._warned = False
