@@ -284,7 +284,7 @@ class Recorder:
 
     def _metadata(self, message: Message) -> Record:
         """Return the metadata of a message in a batch; {} if the frame's limit of bytes is used up."""
-        self._bytes_left -= 2 * message.head
+        self._bytes_left -= 2 * message.metadata_size
         return self._walk(message.metadata) if self._bytes_left >= 0 else {}
 
     def _settle(self) -> None:
@@ -364,13 +364,13 @@ def weight(payload: bytes) -> int:
 
 
 def make_value_budget(budget: Budget) -> ValueBudget:
-    """Return the limit of values to build from a frame's payloads: `MAX_FRAME_VALUES`, or `budget`."""
+    """Return the limit of values to build from a frame's payloads; what is left of `budget` may lower it."""
     return ValueBudget(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
 
 
-def charge_values(budget: Budget, room: ValueBudget) -> None:
-    """Charge `budget` for the values built in `room`."""
-    budget.left -= (room.limit - room.values) * VALUE_COST
+def charge_values(budget: Budget, value_budget: ValueBudget) -> None:
+    """Charge `budget` for the values that were built within `value_budget`."""
+    budget.left -= (value_budget.limit - value_budget.values) * VALUE_COST
 
 
 def notes_of(frame: Frame, record: Record | None = None) -> Sequence[str]:

@@ -16,7 +16,10 @@ KINDS = ("connection", "topic", "subscription", "producer", "consumer", "message
 
 
 def follow(event: Event, kind: str) -> str:
-    """Return the filter for all events of one party of `event`; `kind` is one of `KINDS`. "": it has none."""
+    """Return the filter for all events of one party of `event`; `kind` is one of `KINDS`.
+
+    "" if the event has no such party.
+    """
     topic = event.topic if isinstance(event, Frame | HttpMessage) else None
     if kind == "connection":
         return f"connection == {event.connection.index}"

@@ -122,7 +122,10 @@ def to_x(position: float) -> str:
 
 
 def draw_hover_areas(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
-    """Draw invisible columns of `width` on the axis `x`, each with a tooltip of several lines."""
+    """Draw invisible columns on the axis `x`, each with a tooltip of several lines.
+
+    `tooltips` are by the value at which a column begins. `width` is in the same unit.
+    """
     size = to_x(x.place(width) - x.place(0))
     return "".join(
         f'<rect class="hit" x="{to_x(x.place(time))}" y="0" width="{size}" height="{UNIT}">'

@@ -53,7 +53,7 @@ _UNUSUAL: Final = {
 
 _dump_json: Final = orjson.dumps
 
-_MAX_TEXTS: Final = 10_000
+_MAX_TEXTS: Final = 10_000  # texts that are cached
 _MAX_CACHED_TEXT: Final = 200  # bytes of a text that is cached
 
 
@@ -188,6 +188,8 @@ class JsonLines:
         if start < 0 or frame.schema is not None or self._recorder.schema is not None:
             return False
         raw = frame.raw
+        # broker entry metadata comes 6 bytes (magic and size) after the command, and 10 (magic, CRC32-C and
+        # METADATA_SIZE) before the metadata
         parts.append(',"broker_entry_metadata":' if frame.broker_entry else ',"broker_entry_metadata":null')
         if frame.broker_entry and not walk(
             raw, 14 + (raw[6] << 8 | raw[7]), start - 10, self._broker, parts, []

@@ -56,7 +56,7 @@ class Step:
         slot: int = -1,
     ) -> None:
         self.is_shown = prefix is not None
-        self.prefix = self.opening = prefix or ""
+        self.prefix = self.opening = prefix or ""  # `opening` replaces it in the first field shown
         self.format_number = format_number
         self.format_sized = format_sized
         self.plan = plan
@@ -65,7 +65,7 @@ class Step:
         self.is_sized = wire_type(field) == SIZED
         smallest, largest = (0, MAX_FAST) if self.is_sized else _RANGES.get(field.type, (0, -1))
         self.smallest: i64 = smallest
-        self.largest: i64 = largest
+        self.largest: i64 = largest  # -1: fields of this type take the slow path
         self.required: i64 = int(field.is_required)
         self.is_repeated: bool = field.is_repeated
         self.is_silent = prefix is None and slot < 0 and format_number is None

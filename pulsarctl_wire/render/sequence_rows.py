@@ -54,6 +54,7 @@ class Row:
     request: int | None = None
     """For an answer: number of its request's frame."""
     latency_ns: int | None = None
+    """For an answer: ns since its request. For the end of a connection: ns since its first packet."""
     size: int = 0
     """Bytes of all frames."""
     amount: int = 0
@@ -66,6 +67,7 @@ class Row:
     """Whether it has frames of several connections."""
     latencies: Latencies | None = None
     is_focus: bool = False
+    """Whether it is the frame that `Diagram` was asked to show with those around it."""
     period: int = 0
     """How many rows are repeated together, if it is one of them."""
     is_in_run: bool = False

@@ -118,4 +118,5 @@ def _paint_all(parts: Sequence[Styled], paint: Paint) -> str:
 
 
 def _width_of(row: Row) -> int:
+    """Return the width of the lane that a row needs: label, tail, blanks, and some of the arrow."""
     return 6 + sum(cell_len(part) + 1 for _, part in [*row.label(), *row.tail()])

@@ -1,7 +1,7 @@
 """The statistics of `pwire stats` for people: a heading, and a table for each kind of row.
 
-On a terminal tables have bars and sparklines, and are fitted to its width: first names are wrapped, then less
-important columns are dropped. In a pipe there are all columns, as plain aligned text.
+On a terminal tables have bars and sparklines, and are fitted to its width: names are wrapped, and if that is
+not enough, less important columns are dropped. In a pipe there are all columns, as plain aligned text.
 """
 
 from collections.abc import Callable, Iterator

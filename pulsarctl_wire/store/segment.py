@@ -10,7 +10,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from pulsarctl_wire.errors import StoreError
 
-_Row = Annotated[list[Any], Meta(min_length=21, max_length=21)]
+_Row = Annotated[list[Any], Meta(min_length=21, max_length=21)]  # as many as `_pack_frame` in rows.py has
 
 
 class Special(Struct, array_like=True):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 
 from pulsarctl_wire.wire.commands import BODIES
-from pulsarctl_wire.wire.fields import as_text, messages_in
+from pulsarctl_wire.wire.fields import as_text, descriptors_in
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 
@@ -26,12 +26,12 @@ def _pairs(descriptor: Any) -> Iterator[tuple[Any, Any]]:
             yield field, with_tls
 
 
-_PAIRS: Final = {message: list(_pairs(message)) for message in messages_in(BaseCommand.DESCRIPTOR)}
+_PAIRS: Final = {message: list(_pairs(message)) for message in descriptors_in(BaseCommand.DESCRIPTOR)}
 
 CARRIERS: Final[frozenset[int]] = frozenset(
     number
     for number, body in BODIES.items()
-    if any(map(_PAIRS.get, messages_in(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type)))
+    if any(map(_PAIRS.get, descriptors_in(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type)))
 )
 """Type numbers of the commands that carry broker addresses."""
 

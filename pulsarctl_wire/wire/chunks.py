@@ -15,13 +15,13 @@ _CHUNK_COST: Final = 192  # bytes that a stored chunk takes in addition to its p
 
 
 class _Chunks:
-    """The chunks of one message that arrived so far."""
+    """The chunks of one message that arrived so far. `expected` is the id of the next chunk."""
 
-    __slots__ = ("expected", "ids", "parts", "seals", "size")
+    __slots__ = ("expected", "parts", "places", "seals", "size")
 
     def __init__(self) -> None:
         self.expected = 0
-        self.ids: list[tuple[int, int]] = []
+        self.places: list[tuple[int, int]] = []
         self.parts: list[bytes] = []
         self.seals: list[Seal | None] = []
         self.size = 0
@@ -75,7 +75,7 @@ class ChunkJoiner:
             return nothing
         chunks.expected += 1
         if place is not None:
-            chunks.ids.append(place)
+            chunks.places.append(place)
         if self._keep:
             seal = read_seal(metadata) if metadata.encryption_keys else None
             size = len(frame.payload) + _CHUNK_COST + (seal.size if seal is not None else 0)
@@ -93,7 +93,7 @@ class ChunkJoiner:
         while self._bytes > self.MAX_BYTES or len(self._incomplete) > self.MAX_MESSAGES:
             frame.note("too many chunks wait for more: the oldest message is given up")
             self._drop(next(iter(self._incomplete)))
-        return nothing if frame.joined is None else chunks.ids
+        return nothing if frame.joined is None else chunks.places
 
     def has_begun(self, frame: Frame, metadata: MessageMetadata, owner: int) -> bool:
         """Return whether earlier chunks of this frame's message have arrived."""
@@ -105,7 +105,7 @@ class ChunkJoiner:
         return [(*key[1:], chunks.expected) for key, chunks in items if key[0] is connection]
 
     def resume(self, connection: Connection, incomplete: Iterable[tuple[bool, int, str, int]]) -> None:
-        """Continue from what another joiner's `incomplete` returned."""
+        """Continue from what another joiner's `incomplete` returned, without the payloads so far."""
         for to_broker, owner, uuid, expected in incomplete:
             chunks = self._incomplete[connection, to_broker, owner, uuid] = _Chunks()
             chunks.expected = expected

@@ -1,6 +1,6 @@
 """The credentials in a command, found by walking its fields, as a parser does.
 
-It finds them in any order, in any encoding, and in any number of pieces. The commands that may carry
+They are found in any order, in any encoding, and in any number of pieces. The commands that may carry
 credentials are those with a field of `SECRETS` at any depth. If such a command has anything that the schema
 does not know, or contradicts itself, its fields cannot be trusted: then everything after its type counts as
 credentials.
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
-from pulsarctl_wire.wire.fields import METHODS, REFRESH, SECRETS, messages_in
+from pulsarctl_wire.wire.fields import METHODS, REFRESH, SECRETS, descriptors_in
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.varint import VARINT, Field, fields, wire_type
@@ -27,7 +27,7 @@ Span = tuple[int, int]
 WITH_SECRETS: Final[frozenset[int]] = frozenset(
     number
     for number, body in BODIES.items()
-    for message in messages_in(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type)
+    for message in descriptors_in(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type)
     if any(field.full_name in SECRETS for field in message.fields)
 )
 """Type numbers of the commands that may carry credentials."""
@@ -92,7 +92,10 @@ def names_credentials(field: Field) -> bool:
 
 
 def lacks_body(top: Sequence[Field]) -> bool:
-    """Return whether a BaseCommand has other fields than its type says: type, tag or both may be damaged."""
+    """Return whether a BaseCommand has fields, but not the sub-message of its type.
+
+    Then its type, the tag of its sub-message, or both may be damaged.
+    """
     numbers = {field.number for field in top if not field.depth} - {1}
     return bool(numbers) and find_type(top) not in numbers
 

@@ -35,7 +35,7 @@ ECIES: Final = "ECIES"
 MAX_RECIPIENTS: Final = 64
 """Maximum number of different encrypted data keys of an entry that are tried."""
 MAX_FAILURES: Final = 4_096
-"""Maximum number of encrypted data keys that no private key opens; beyond it no more are tried."""
+"""Maximum number of failed attempts to open a data key with a private key; after them no more are tried."""
 
 _MAX_WRAPPED: Final = 2_048  # bytes of an encrypted data key: that of an RSA key of 16,384 bits
 _CACHED: Final = 1_024  # data keys that are kept, and failures
@@ -175,7 +175,10 @@ class KeyRing:
         raise SealedError(f"no private key opens the data key of {', '.join(names[:3]) or 'nobody'}{more}")
 
     def _try_keys(self, wrapped: bytes) -> "tuple[AESGCM | None, str]":
-        """Decrypt a data key; return its cipher, and how it was encrypted. None: no private key opens it."""
+        """Decrypt a data key; return its cipher, and how it was encrypted.
+
+        (None, "") if no private key opens it.
+        """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         for open_with_key, algorithm in self._openers:

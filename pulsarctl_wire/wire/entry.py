@@ -113,7 +113,10 @@ def single_entry(
 
 
 class Batch:
-    """A batch of messages for one entry: `count` messages, `size` bytes before compression."""
+    """A batch of messages for one entry: `count` messages, `size` bytes before compression.
+
+    `lowest` and `highest` are sequence ids.
+    """
 
     __slots__ = ("_pieces", "_plain", "count", "first", "highest", "lowest", "size")
 
@@ -164,7 +167,10 @@ class Batch:
 
 
 def chunk(metadata: MessageMetadata, payload: bytes, limit: int) -> Iterator[tuple[MessageMetadata, bytes]]:
-    """Split an entry into chunks with at most `limit` bytes of payload; a smaller one is not split."""
+    """Split an entry into chunks with at most `limit` bytes of payload; a smaller one is not split.
+
+    All chunks share `metadata`, which is changed for each: use it before the next chunk is taken.
+    """
     if len(payload) <= limit:
         yield metadata, payload
         return

@@ -3,7 +3,7 @@
 Nearly all frames are SEND, SEND_RECEIPT, MESSAGE and ACK. States, counts and tables need a few numbers of
 them, and reading these takes a tenth of the time that parsing does, if this module is compiled (otherwise it
 is not used). Anything unusual is left to the parser; then the same numbers are taken from the parsed message.
-Both give the same (`tests/wire/test_fast_fields.py`).
+Both give the same, except for `is_plain`, `several` and `key` (`tests/wire/test_fast_fields.py`).
 """
 
 from typing import Any, Final
@@ -51,8 +51,9 @@ class Ids:
     kind           ack_type of an ACK
     request        request id of an ACK, or None
     several        if an ACK has several ids, of which none has an ack_set: ledger, entry and 0 of each, as
-                   int64; or None
-    is_plain       whether the command has nothing else that counts: no ack_set, no error, no second id
+                   int64; or None, also if the command was parsed
+    is_plain       whether the command certainly has nothing else that counts: no ack_set, no error, no second
+                   id; False if it was parsed
     """
 
     __slots__ = (
@@ -82,7 +83,7 @@ class Head:
     chunks, chunk  num_chunks_from_msg, chunk_id
     marker         marker_type
     key            partition_key, if `is_plain`; or None
-    is_plain       whether the metadata has no other fields that tables show
+    is_plain       whether the metadata certainly has no other fields that tables show; False if it was parsed
     """
 
     __slots__ = (
@@ -163,9 +164,9 @@ _PUBLISHED: Final = 15
 _UNPACKED: Final = 16
 _CODEC: Final = 17
 _BATCH: Final = 18
-_EXTRA: Final = 19
+_EXTRA: Final = 19  # the slot of fields with which metadata is not plain
 _SLOTS: Final = 20
-_TAGS: Final = 512
+_TAGS: Final = 512  # tags below it are looked up in tables: those of field numbers below 64
 
 _values: Final = vec[i64]([0] * _SLOTS)
 """The values that `_read` found last, by slot."""

@@ -81,7 +81,7 @@ MAX_ITEMS: Final = 250_000
 """Items of repeated fields, and unknown fields, that are walked per frame."""
 
 MAX_ESCAPED: Final = 1024 * 1024
-"""Bytes of texts that are not UTF-8 shown per frame: each byte may become sixteen."""
+"""Bytes of texts that are not UTF-8 shown per frame: each byte may take sixteen, as four characters."""
 
 MAX_PROBLEMS: Final = 1_000
 """Problems listed per frame."""
@@ -213,7 +213,7 @@ def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
         values[name] = [values[name], value]
 
 
-def messages_in(descriptor: Any) -> set[Any]:
+def descriptors_in(descriptor: Any) -> set[Any]:
     """Return the descriptors of a message and of all messages it may contain, even recursive ones."""
     messages: set[Any] = set()
     queue = [descriptor]

@@ -383,7 +383,7 @@ class HttpMessage:
     status, fields   of an answer: its status, and what it says; 0 and {} for a request
     request          of an answer: its request
     latency_ns       of an answer: ns since its request
-    partial          the rest of an answer was not captured
+    partial          its end was not captured
     size             bytes
 
     The other attributes are those of `Frame`.

@@ -30,6 +30,7 @@ def read_command(frame: Frame, size: int) -> str:
         base = BaseCommand.FromString(raw[8 : 8 + size])
     except DecodeError:
         return UNPARSEABLE
+    # a missing or unknown type reads as CONNECT, protobuf's default
     number = type_of(base) if base.type == _CONNECT else base.type
     if number is None:
         return "the command has no type"

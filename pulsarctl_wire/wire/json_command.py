@@ -80,7 +80,7 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown_field_([0-9]{1,9})")
 _REDACTED: Final = re.compile(r"\[redacted: [0-9]+ bytes\]")
 _ALL_ONES: Final = 2**64 - 1
 _MAX_FIELD_NUMBER: Final = 2**29 - 1
-_NUMBERS: Final[dict[int, tuple[Any, str]]] = {
+_NUMBER_TYPES: Final[dict[int, tuple[Any, str]]] = {
     FieldDescriptor.TYPE_BOOL: (wrappers.BoolValue, "true or false"),
     FieldDescriptor.TYPE_DOUBLE: (wrappers.DoubleValue, "a number"),
     FieldDescriptor.TYPE_ENUM: (wrappers.Int32Value, "a name or a 32-bit integer"),
@@ -386,7 +386,7 @@ def _parse_number(field: Any, value: Any, path: str) -> float:
         if value not in members:
             raise ValueError(f"{path}: there is no {_quote(value)}{_suggest(value, members)}")
         value = members[value].number
-    wrapper, expected = _NUMBERS[field.type]
+    wrapper, expected = _NUMBER_TYPES[field.type]
     if field.type == FieldDescriptor.TYPE_UINT64 and value in (-1, "-1"):
         value = _ALL_ONES
     try:

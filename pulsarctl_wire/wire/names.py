@@ -37,6 +37,7 @@ def check_topic(name: str) -> str:
     topic = full_topic(name)
     domain, separator, path = topic.partition("://")
     parts = path.split("/")
+    # "topic" and "segment" are the domains of scalable topics and of their segments
     if separator and domain not in ("persistent", "non-persistent", "topic", "segment"):
         raise ValueError(f"{name[:80]!r} is not a valid topic: use persistent:// or non-persistent://")
     if len(parts) < 3 or not all(parts) or len(name) > MAX_NAME_LENGTH:

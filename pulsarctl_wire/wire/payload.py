@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from pulsarctl_wire.wire.commands import MESSAGE
 from pulsarctl_wire.wire.encryption import KeyRing, Opened, SealedError, read_seal
 from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.frame import Frame
@@ -75,15 +76,15 @@ class Message:
 
     `index` is its position in the batch; None if there is no batch. `metadata` is its SingleMessageMetadata
     in a batch, else the entry's MessageMetadata. `payload` is None if it could not be read. `skipped`:
-    MESSAGE.ack_set masks it, as the consumer acknowledged it earlier. `head` is the size of its metadata in
-    a batch, in bytes.
+    MESSAGE.ack_set masks it, as the consumer acknowledged it earlier. `metadata_size` is the
+    size of its metadata in a batch, in bytes; 0 if there is no batch.
     """
 
     index: int | None
     metadata: Any
     payload: bytes | None
     skipped: bool = False
-    head: int = 0
+    metadata_size: int = 0
 
 
 class Entry(NamedTuple):
@@ -198,7 +199,7 @@ def _unpack(frame: Frame, metadata: MessageMetadata, payload: bytes, budget: Bud
     if not metadata.HasField("num_messages_in_batch"):
         return Entry([Message(None, metadata, payload)], notes)
     count = metadata.num_messages_in_batch
-    ack_set = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
+    ack_set = frame.base.message.ack_set if frame.type == MESSAGE and frame.base is not None else ()
     unopened = budget.unopened if budget is not None else 0
     messages = _split_batch(payload, count, ack_set, notes, budget)
     is_complete = len(messages) >= min(count, MAX_MESSAGES)

@@ -158,7 +158,11 @@ class _Annotator:
     def _add_message(
         self, offset: int, stop: int, descriptor: Any, prefix: str, path: Path = (), depth: int = 0
     ) -> None:
-        """Add the fields of an encoded message, up to and including the one that breaks it."""
+        """Add the fields of an encoded message, up to and including the one that breaks it.
+
+        Labels begin with `prefix`, which is "" for the fields of the BaseCommand itself. `path` is that of
+        the message.
+        """
         schema, parts, spans = descriptor.fields_by_number, self.parts, self._hidden
         counts: Counter[int] = Counter()
         for field in fields(self._raw, offset, stop):

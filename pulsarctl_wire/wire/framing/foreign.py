@@ -27,7 +27,7 @@ def recognise(head: bytes, tls: Any = None) -> tuple[str, str]:
     """Return the protocol that begins with `head`, and a short description of it; ("", "") if none.
 
     `tls` are the `TlsFacts` of the connection, if there are any. The description of an HTTP request leaves
-    out the query: it may hold credentials.
+    out a user and the query: they may hold credentials.
     """
     for signature, name in _SIGNATURES:
         if signature.match(head):
@@ -43,7 +43,8 @@ def recognise(head: bytes, tls: Any = None) -> tuple[str, str]:
 def proxy_header(head: bytes) -> tuple[int, str]:
     """Return the length in bytes of the PROXY protocol header that `head` begins with, and a description.
 
-    (0, "") if there is no header. If the length is more than `head` has, call again with more bytes.
+    (0, "") if there is no header. If the length is more than `head` has, call again with more bytes. The
+    description is "" as long as it is not certain that there is a header.
     Source: The PROXY protocol, versions 1 and 2, sections 2.1 and 2.2.
     """
     if head.startswith(PROXY_V1):

@@ -33,7 +33,7 @@ MAX_CALLS: Final = 64
 _MAX_TARGET: Final = 1_024  # characters
 _CALL_COST: Final = 2 * _MAX_TARGET  # bytes of memory
 _MAX_PACKETS: Final = 4_096  # remembered of a message
-_MAX_SIZE: Final = 2**53  # of a body
+_MAX_SIZE: Final = 2**53  # of a body in bytes, and of a number in an answer
 _TAIL: Final = 32  # bytes that a search keeps, as they may be the beginning of what `_START` matches
 _START: Final = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE) /(?:lookup|admin)/|HTTP/1\.[01] [1-5]\d\d")
 _REQUEST: Final = re.compile(rb"([A-Z]{3,10}) (\S+) HTTP/1\.[01]")
@@ -180,7 +180,7 @@ class HttpReader:
         return pos + match.end() - before
 
     def _lose(self) -> None:
-        """Go on with a search: what was read is no head."""
+        """Go on with a search, and forget the requests that wait: it is unknown what comes next."""
         self._head = self._head[-_TAIL:]
         self._state = _SEARCHING
         if self._connection.calls is not None:

@@ -35,7 +35,7 @@ class GuessedFrame(NamedTuple):
     type      type number of its command
     command   where the command begins
     end       where the command ends, by its size, or where the bytes end
-    stop      where the frame ends, likewise
+    stop      where the entry after the command ends, likewise; `end` if there is none
     order     byte order of its sizes, "big" or "little"
     problem   what is wrong with its header; "" if nothing
     """
@@ -181,7 +181,7 @@ def _cached_spans(raw: bytes) -> list[Span]:
 
 
 def _find_harmless_end(top: Sequence[Field], guess: GuessedFrame) -> int:
-    """Return the end of the bytes that are certainly a harmless command's type and its sub-message."""
+    """Return the end of the bytes that are certainly a harmless command's type, sub-message and entry."""
     has_body = False
     for field in top:
         is_body = field.number == guess.type and field.wire == SIZED and not field.depth
@@ -198,7 +198,7 @@ _SIZES: Final = re.compile(
 )
 """Matches where TOTAL_SIZE = COMMAND_SIZE + 4 is possible: without a carry, only their last bytes differ."""
 
-_MAX_WALKED: Final = 65_536
+_MAX_WALKED: Final = 65_536  # fields that `find_credentials` looks at
 
 
 def find_credentials(raw: bytes, start: int, stop: int) -> int:

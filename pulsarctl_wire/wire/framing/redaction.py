@@ -83,7 +83,10 @@ _MAX_CACHED_BYTES: Final = 1024 * 1024  # bytes of the largest frame whose spans
 
 @lru_cache(maxsize=2)  # several callers ask about the same frame
 def _find_frame_spans(raw: bytes, end: int, number: int, covered_from: int | None = None) -> list[Span]:
-    """Find the spans of a frame whose command ends at `end`; from `covered_from` on a checksum is valid."""
+    """Find the spans of a frame whose command ends at `end`.
+
+    From `covered_from` on, a valid checksum covers it; None: find out where.
+    """
     spans = find_secrets(raw, 8, end).spans
     visible_end = end
     if number in PAYLOAD_TYPES and not spans:
@@ -137,7 +140,7 @@ _HARMLESS_HEADS: Final = {
     for head, number in COMMAND_HEADS.items()
     if number not in WITH_SECRETS
 }
-"""First bytes of a command without credentials -> their number, and whether a payload follows the command."""
+"""First bytes of a command without credentials -> how many they are, and whether an entry follows."""
 
 
 def mask_spans(data: bytes, spans: list[Span], mask: bytes = b"*") -> bytes:

@@ -27,11 +27,12 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 MAX_FOUND_COMMAND: Final = 64 * 1024
 """Bytes of the largest command accepted out of step (one with very many topics may be larger)."""
 
-_FREE_EFFORT: Final = 1024 * 1024
-_EFFORT_PER_BYTE: Final = 8
+# effort is counted as `judge` says
+_FREE_EFFORT: Final = 1024 * 1024  # effort beyond what the stream's bytes pay for
+_EFFORT_PER_BYTE: Final = 8  # effort that each byte of the stream pays for
 _PARSING_COST: Final = 64  # how many times longer it takes to parse a byte than to checksum it
-_SMALL_COMMAND: Final = 256
-_SMALL_FRAME: Final = 4096
+_SMALL_COMMAND: Final = 256  # bytes of the largest small command
+_SMALL_FRAME: Final = 4096  # the largest TOTAL_SIZE of a small frame
 
 CANDIDATE: Final = re.compile(rb"(?s)(?=\x00\x00..\x08[\x02-\x7f])")
 """Matches COMMAND_SIZE and the field `type`: four bytes after each place where a frame may begin."""
@@ -222,7 +223,10 @@ class Search:
         return -1
 
     def first_index_to_keep(self, start: int, index: int) -> int:
-        """Return the index of the first byte to keep, as a frame may begin there."""
+        """Return the index of the first byte to keep, as a frame may begin there.
+
+        `start` is the offset of the bytes, `index` that of the first one that is not passed over yet.
+        """
         return index if self.likely >= start else self.searched - start
 
     def skip(self, size: int) -> None:

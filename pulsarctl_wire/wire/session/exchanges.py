@@ -106,7 +106,10 @@ class ProducerLedger:
         self.waiting += len(chunks.waiting)
 
     def answer(self, sequence: int, *, lossy: bool) -> Sent | None:
-        """Remove and return the SEND that this sequence id answers; None if there is none."""
+        """Remove and return the SEND that an answer with this sequence id is for; None if there is none.
+
+        `lossy` is that of `add_chunk`.
+        """
         send = self.pending.pop(sequence, None)
         if send is None:
             chunks = self.chunks.get(sequence)
@@ -197,7 +200,7 @@ class ExchangeState(TopicState):
         self.producers: dict[int, ProducerLedger] = {}
         """By producer id. Producers whose PRODUCER was not seen are added when they send."""
         self._pending = 0  # upper bound of the pending sends of all producers
-        self._lossy = True  # until CONNECT is seen
+        self._lossy = True  # bytes may have been missed; False from CONNECT on, until a gap
 
     def _lose(self) -> None:
         super()._lose()

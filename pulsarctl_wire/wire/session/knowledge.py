@@ -112,11 +112,11 @@ class Knowledge:
     """What the states of one capture's connections share, and what is counted over all of them.
 
     `frames` counts the frames. `bodies` are requests kept until they are answered. `chunks` joins chunked
-    messages, with payloads if `join_chunks`. `unanswered` are sends that may be sent again; `forgotten` is
-    how many sends were dropped to save memory. With `link_answers`, `answers[n]` is the number of the frame
-    that answers frame n. With `fixed_limit`, states ignore the frame size limits that brokers announce.
-    `turn` returns the turn of the current packet in its split. `listeners` are the `Connection.listener` of
-    connections, by client and server.
+    messages, with payloads if `join_chunks`. If not `schemas`, neither schemas nor `bodies` are kept.
+    `unanswered` are sends that may be sent again; `forgotten` is how many sends were dropped to save memory.
+    With `link_answers`, `answers[n]` is the number of the frame that answers frame n. With `fixed_limit`,
+    states ignore the frame size limits that brokers announce. `turn` returns the turn of the current packet
+    in its split. `listeners` are the `Connection.listener` of connections, by client and server.
     """
 
     def __init__(

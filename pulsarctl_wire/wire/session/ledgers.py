@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.session.counts import error_of, permits_used
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, RuleNames
-from pulsarctl_wire.wire.session.state_data import SENT_FRAME, SENT_NUMBER, Request, Sent
+from pulsarctl_wire.wire.session.state_data import SENT_FIRST_NUMBER, SENT_FRAME, Request, Sent
 
 _WORD_MASK: Final = 2**64 - 1
 
@@ -31,7 +31,8 @@ _WORD_MASK: Final = 2**64 - 1
 class Answered(NamedTuple):
     """A request (or SEND, or handshake) with its answer: numbers of both frames, time of the answer (ns).
 
-    `type` and `answer_type` are type numbers; `error` is the ServerError's number, or None.
+    `number` is that of the first frame if a SEND was sent again. `type` and `answer_type` are type numbers;
+    `error` is the ServerError's number, or None.
     """
 
     type: int
@@ -77,7 +78,11 @@ class Delivered:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ConsumerLedger:
-    """An open consumer. `has_exact_permits`: they are the same as the broker's."""
+    """An open consumer. `has_exact_permits`: they are the same as the broker's.
+
+    `epoch` is the highest consumer_epoch so far. `unacked` counts messages, `redeliveries` the entries that
+    it asked for again.
+    """
 
     __slots__ = (
         *("entries", "epoch", "has_exact_permits", "permits", "redeliveries", "subscription", "topic"),
@@ -108,7 +113,10 @@ class ConsumerLedger:
         return Delivered(count, frame.number, frame.time_ns)
 
     def acknowledge(self, entry: tuple[int, int], words: Any) -> Delivered | None:
-        """Acknowledge all messages but those in the ack_set `words`. Returns the entry if none is left."""
+        """Acknowledge all messages but those in the ack_set `words`.
+
+        Returns the entry if all its messages are acknowledged now, otherwise None.
+        """
         delivered = self.entries.get(entry)
         if delivered is None:
             return None
@@ -207,7 +215,7 @@ class LedgerState(ExchangeState):
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
         send = super()._answer_send(frame, ledger, sequence)
         if send is not None:
-            self._report(frame, send[SENT_NUMBER], _SEND)
+            self._report(frame, send[SENT_FIRST_NUMBER], _SEND)
         return send
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:

@@ -394,6 +394,7 @@ class PartState(KnownState):
         if not is_known:
             self._defer(frame)
         elif frame.request_type is not None and REQUESTS[frame.request_type].family != families[0][0]:
+            # an ERROR for a lookup; if an earlier request that is no lookup has this id, it is for that one
             self._errors.append(body.request_id)
             self._doubtful |= len(self._errors) > MAX_PENDING
 

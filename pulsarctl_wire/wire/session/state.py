@@ -179,8 +179,8 @@ class TopicState(State):
         self._consumers: dict[int, tuple[str, str]] = {}
         self._in_use: dict[Owner, int] = {}  # number of the frame that opened it
         self._pending_requests: dict[tuple[str, int], Request] = {}
-        self._handshake: Request | None = None
-        self._challenge: Request | None = None
+        self._handshake: Request | None = None  # the CONNECT or AUTH_RESPONSE that waits for its answer
+        self._challenge: Request | None = None  # the AUTH_CHALLENGE that does
         self._pings: dict[bool, deque[Request]] = _NO_PINGS  # by direction
         self.greeting = Greeting()
         """What the handshake says."""
@@ -396,6 +396,6 @@ _AUTH_CHALLENGE: Final = NUMBERS["AUTH_CHALLENGE"]
 _AUTH_RESPONSE: Final = NUMBERS["AUTH_RESPONSE"]
 _ADD_PARTITIONS, _ADD_SUBSCRIPTIONS = NUMBERS["ADD_PARTITION_TO_TXN"], NUMBERS["ADD_SUBSCRIPTION_TO_TXN"]
 _IN_TRANSACTION: Final = {_ADD_PARTITIONS, _ADD_SUBSCRIPTIONS, NUMBERS["END_TXN_ON_SUBSCRIPTION"]}
-_TAKING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}
+_TAKING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}  # requests that change nothing if their id is in use
 _OPENING: Final = {*_TAKING, NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]}
 _CLOSING: Final = {NUMBERS["CLOSE_PRODUCER"], NUMBERS["CLOSE_CONSUMER"], NUMBERS["UNSUBSCRIBE"]}

@@ -23,8 +23,9 @@ _Size = tuple[Count, Count]
 Sent = tuple[Count, Nanoseconds | None, Count, str | None, UInt64, str, UInt64, Int32, _Size, Offset]
 """A SEND that waits for its answer. A plain tuple for speed, as every SEND needs one:
 
-    number, time_ns    of its frame; of the first frame, if it was sent again
-    frame              number of its frame
+    first_number       number of the frame in which it was sent first
+    time_ns            when that frame was captured, ns since the epoch; or None
+    frame              number of its own frame; that is a later one if it was sent again
     topic              or None
     highest            highest sequence id of its batch, or 0
     producer           producer name in its metadata
@@ -35,7 +36,7 @@ Sent = tuple[Count, Nanoseconds | None, Count, str | None, UInt64, str, UInt64, 
 """
 
 # indexes of its fields, for code that needs only some of them
-SENT_NUMBER: Final = 0
+SENT_FIRST_NUMBER: Final = 0
 SENT_TIME_NS: Final = 1
 SENT_FRAME: Final = 2
 SENT_HIGHEST: Final = 4
@@ -104,7 +105,8 @@ class Known(NamedTuple):
 class Deferred(NamedTuple):
     """A frame without payload that only the joining process can resolve; see `Frame`.
 
-    `topic` and `subscription` are what the part knows, if there was no request; they may be stand-ins.
+    `topic` and `subscription` are what the part knows, and count if no request is found; they may be
+    stand-ins.
     """
 
     raw: bytes
@@ -140,7 +142,7 @@ class Part(NamedTuple):
     left                   sends that were unanswered when their producer was reopened, each with the turn
     maybe_resent           (producer name, sequence id, last frame number by then) of sends pending when the
                            part began, when a producer was reopened, or when the connection ended
-    sent                   the sends
+    sent                   its SENDs, as `SentRanges`
     asked                  family -> lowest and highest id of requests
     errors                 ids of lookups that were answered by ERROR
     lost                   number of the last frame after which bytes were missed; None if none were
