@@ -66,7 +66,7 @@ class Talk:
         self.ask("PRODUCER", topic=topic, producer_id=producer, request_id=producer)
         self.tell("PRODUCER_SUCCESS", request_id=producer, producer_name=f"p-{producer}")
 
-    def send(self, sequence: int, batch: int = 1, producer: int = 1, **metadata: int) -> None:
+    def send(self, sequence: int, batch: int = 1, producer: int = 1, **metadata: Any) -> None:
         fields: dict[str, Any] = {"num_messages_in_batch": batch, **metadata}
         described = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1, **fields)
         highest = {"highest_sequence_id": sequence + batch - 1} if batch > 1 else {}
@@ -444,6 +444,14 @@ def test_pending_sends_are_those_of_a_plain_list(steps: list[tuple[str, int, int
     }
     assert found.backlog.pending_sends == sum(map(len, waiting.values()))
     assert (found.backlog.oldest_send_ns is None) == (found.backlog.pending_sends == 0)
+
+
+def test_the_oldest_send_may_be_a_chunk() -> None:
+    talk = Talk()
+    talk.produce()
+    talk.send(0, uuid="u", num_chunks_from_msg=2, chunk_id=0, total_chunk_msg_size=200)
+    talk.send(1)
+    assert (talk.backlog.pending_sends, talk.backlog.oldest_send_ns) == (2, 1 * MS)
 
 
 # ---- Permits, and what is not acknowledged ----

@@ -10,6 +10,7 @@ their latency counts from the first SEND (docs/definitions.md).
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
@@ -161,7 +162,9 @@ class ProducerLedger:
         if self.is_closed or not self.waiting:
             return 0, None
         certain_sends = [send for _, send in self.sends() if send[SENT_FRAME] > self.doubtful_until]
-        return len(certain_sends), certain_sends[0][SENT_TIME_NS] if certain_sends else None
+        if not certain_sends:
+            return 0, None
+        return len(certain_sends), min(certain_sends, key=itemgetter(SENT_FRAME))[SENT_TIME_NS]
 
     def lose(self, number: int) -> None:
         """Note that bytes were missed after frame `number`: any chunks or answers may be missing."""
