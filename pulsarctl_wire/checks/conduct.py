@@ -130,7 +130,7 @@ class ConductState(SightedState):
     _repeated: OwnerLife | None = None  # whose id the current request uses again
     _reuse: Reuse | None = None  # of the current request's id
     _highest_ids: dict[str, int] = _NO_IDS  # of requests, by family
-    _is_rising: bool = True
+    _is_rising: bool = True  # as in `Reuse`
 
     @property
     def is_whole(self) -> bool:
@@ -277,8 +277,8 @@ class ConductState(SightedState):
         else:
             consumer.small_flows = 0
 
-    def check_first_delivery(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
-        """Notice a MESSAGE before any FLOW, or an entry that comes again although nobody asked for it.
+    def check_unrequested(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
+        """Notice a MESSAGE before any FLOW, or one that comes again or late though nobody asked for it.
 
         Must be called before `highest_delivered` is raised to `entry`.
         """

@@ -40,7 +40,7 @@ from pulsarctl_wire.wire.session.sinks import Sink
 MAX_FINDINGS: Final = 10_000
 """Maximum number of findings that are kept; further ones are only counted."""
 
-_MAX_PROOFS: Final = 131_072
+_MAX_PROOFS: Final = 131_072  # frames that are remembered as evidence
 _CHECK_FRAMES: Final = 256  # in a capture, a check of silences comes this many frames late, or more
 
 _ALL: Final = -1
@@ -280,7 +280,10 @@ class Doctor(Sink):
     def is_explained(
         self, rule: Rule, sightings: Iterable[Sighting], topic: str | None, causes: Iterable[str]
     ) -> bool:
-        """Return whether a frame proves a finding of another rule, or one of `causes` has one on `topic`."""
+        """Return whether another rule explains these frames.
+
+        Either one of them proves its finding, or it is one of `causes` and has a finding on `topic`.
+        """
         return any((cause, topic) in self._topics for cause in causes) or any(
             self._proofs.get(sighting, rule.id) != rule.id for sighting in sightings
         )

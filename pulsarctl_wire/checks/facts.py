@@ -109,7 +109,7 @@ class Send(Sighting):
 
     @property
     def metadata(self) -> MessageMetadata | None:
-        """Its metadata; None if that does not parse."""
+        """Its metadata; None if it does not parse, or `head` is empty."""
         parts = locate(self.head, 4 + int.from_bytes(self.head[:4], "big"))
         start, stop = parts.metadata
         try:
@@ -207,7 +207,7 @@ class Publisher(OwnedName):
 class Topic:
     """A topic: the SENDs that were stored last, its partitions, who fences producers.
 
-    metadata     the PARTITIONED_METADATA_RESPONSE that says how many `partitions` it has
+    metadata     the answer that says how many `partitions` it has, also over HTTP
     producer     its last producer, by connection and id
     fenced_by    the last PRODUCER with ExclusiveWithFencing; `epoch` is its topic_epoch
     """
@@ -336,7 +336,7 @@ class Facts:
         return publisher
 
     def remember(self, publisher: Publisher, send: Send) -> None:
-        """Remember a SEND."""
+        """Remember a SEND as the latest with its sequence id; set its `previous` and `highest_before`."""
         key = make_sequence_key(send.sequence, send.chunk)
         previous = send.previous = publisher.sends.get(key)
         send.highest_before = highest = publisher.highest

@@ -14,7 +14,10 @@ NEAR: Final = 60_000_000_000
 
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:
-    """Return a finding for each cause, which has those of the same cause in `others`, in order of time."""
+    """Return the first finding of each cause, with the later ones in `others`.
+
+    The causes are in the order in which they appear in `findings`.
+    """
     folder = Folder()
     groups: list[list[tuple[int, Finding]]] = []
     for entry in sorted(enumerate(findings), key=lambda entry: entry[1].first_ns):
@@ -22,7 +25,7 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
         if number == len(groups):
             groups.append([])
         groups[number].append(entry)
-    groups.sort(key=lambda group: min(place for place, _ in group))
+    groups.sort(key=lambda group: min(index for index, _ in group))
     return [_merge([finding for _, finding in group]) for group in groups]
 
 

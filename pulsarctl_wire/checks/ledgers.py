@@ -83,7 +83,7 @@ class SightedState(LedgerState):
         raise NotImplementedError
 
     def check_delivery(self, frame: Frame, consumer: "Consumer", entry: Entry) -> None:
-        """Check a delivery to a consumer, after it was counted."""
+        """Check a delivery to a consumer: its permits are counted, `highest_delivered` is not raised yet."""
         raise NotImplementedError
 
     def forget_unacked(self) -> None:
@@ -147,7 +147,7 @@ class Consumer(ConsumerLedger):
     """An open consumer: its ledger, and the frames that may become evidence.
 
     `active_ns` is the time of the last SUBSCRIBE, FLOW or MESSAGE. `deliveries` and `acked_count` count
-    entries.
+    entries. `first_grant` is the number of permits after the first FLOW.
     """
 
     __slots__ = (
@@ -283,7 +283,7 @@ class Producer(ProducerLedger):
         return Subject(self.topic, producer_id=self.producer_id, sequence_id=sequence)
 
     def identify(self, name: str) -> Publisher | None:
-        """Look up its topic and `name` in the facts; return the name's, or None if its topic is unknown."""
+        """Look up its topic and `name` in the facts; return the `Publisher`, or None without a topic."""
         if self.topic is None:
             return None
         facts = self.state.facts

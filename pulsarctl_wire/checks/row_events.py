@@ -204,6 +204,7 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
     ids: Ids | None = None
     base: BaseCommand | None = None
     data = b""
+    # an ACK with several ids (`acked`) gets its command at once
     if number in _WITH_IDS and size > _TYPE_SIZE and (number != ACK or rows["acked"][row] is None):
         ids = _make_ids(number, rows, row)
     else:

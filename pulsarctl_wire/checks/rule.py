@@ -70,15 +70,15 @@ MOMENTS: Final = {
     "(state, frame, its owner)",
     "id_in_use": "a PRODUCER or SUBSCRIBE with the id of an open one: (state, frame, life)",
     "request_again": "a request with the id of one that is not answered yet: (state, frame, reuse)",
-    "too_new": "something that a later version has introduced than was agreed on: "
+    "too_new": "something that needs a later protocol version than the two sides agreed on: "
     "(state, frame, what, that version)",
     "wrong_way": "a command that only the other side sends: (state, frame)",
     "unasked": "an answer to no request: (state, frame)",
     "odd_send": "the numbers, the name or the time of a SEND contradict each other or what came before: "
     "(state, frame, its open producer or None, send)",
     "odd_flow": "a FLOW of no permits or too many: (state, frame, consumer, permits)",
-    "small_flow": "one more FLOW in a row, `MAX_SMALL_FLOWS` or later, that grants much less than the first: "
-    "(state, frame, consumer, how many)",
+    "small_flow": "a FLOW that grants much less than the first, the last of `MAX_SMALL_FLOWS` or more in a "
+    "row: (state, frame, consumer, how many)",
     "ungranted": "a MESSAGE to a consumer that has sent no FLOW: (state, frame, consumer)",
     "came_back": "an entry again, or one below the highest, that was not asked for, to an Exclusive or "
     "Failover consumer: (state, frame, consumer, entry)",
@@ -115,7 +115,10 @@ class Reporter(Protocol):
     def is_explained(
         self, rule: "Rule", sightings: Iterable[Sighting], topic: str | None, causes: Iterable[str]
     ) -> bool:
-        """Return whether a frame proves a finding of another rule, or one of `causes` has one on `topic`."""
+        """Return whether another rule explains these frames.
+
+        Either one of them proves its finding, or it is one of `causes` and has a finding on `topic`.
+        """
 
     def withdraw(self, rule: "Rule", state: SightedState, subject: Subject) -> None:
         """Drop a finding."""

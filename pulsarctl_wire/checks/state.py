@@ -50,6 +50,7 @@ class CheckState(ConductState):
     """Tracks a connection for the doctor.
 
     limit       largest legal frame in bytes, as the broker announced it
+    first_ns    time of the first frame, ns since the epoch; 0 if unknown
     """
 
     # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
@@ -60,7 +61,7 @@ class CheckState(ConductState):
     consumers_at_end: Sequence[Consumer] = ()
     producers_at_end: Sequence[Producer] = ()
     _has_foreign_start: bool = False  # it began with bytes that are no frame
-    _highest: Entry = NOWHERE  # entry that the current ACK names
+    _highest: Entry = NOWHERE  # the highest entry that the current ACK acknowledges
 
     def __init__(
         self,
@@ -240,7 +241,7 @@ class CheckState(ConductState):
     # Methods that a state without the bytes of entries must override:
 
     def compare(self, frame: Frame, send: Send) -> None:
-        """Remember the bytes of a SEND, and compare them with those of the previous one."""
+        """Remember size, head and digest of a SEND, and whether `previous` has the same payload."""
         send.size = len(frame.raw) - frame.payload_at
         if frame.payload_at <= LARGEST_HEAD:
             send.head = frame.raw[4 : frame.payload_at]
@@ -356,9 +357,9 @@ class CheckState(ConductState):
         self.is_chunk = head.chunks > 1 and not frame.partial
 
     def check_delivery(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
-        """Check a delivery, after it was counted. Overrides the parent's method."""
+        """Check a delivery. Overrides the parent's method."""
         head = frame.head
-        self.check_first_delivery(frame, consumer, entry)
+        self.check_unrequested(frame, consumer, entry)
         if consumer.epoch:
             self.doctor.on_moment("epoch", self, frame, consumer)
         if head is not None and not head.is_plain and frame.metadata.deliver_at_time:  # type: ignore[union-attr]
@@ -404,7 +405,7 @@ class CheckState(ConductState):
         elif entry not in consumer.entries:
             if not words:
                 self.notice("unheld_ack", frame, consumer, entry)
-            if consumer.subscription_facts.has_few_owners:
+            if consumer.subscription_facts.has_few_owners:  # another consumer may hold the entry
                 for owner in consumer.subscription_facts.list_owners():
                     owner.acknowledge(entry, words)
         if words:
@@ -469,7 +470,7 @@ class CheckState(ConductState):
             producer.publisher.drop(producer)
 
 
-_LARGEST_ID: Final = 2**63 - 1
+_LARGEST_ID: Final = 2**63 - 1  # ids above it are negative: a duplicate's receipt has -1:-1
 LARGEST_HEAD: Final = 8_192
 """Maximum size of the bytes before the payload of a SEND; if there are more, none are remembered."""
 _SEND: Final = NUMBERS["SEND"]

@@ -1,6 +1,6 @@
 """Payload views: show an application's bytes in a form that people can read.
 
-    from pulsarctl_wire.views import Content, parse_schema, show
+    from pulsarctl_wire.views import Content, encode, parse_schema, show
 
     show(Content(b"hello"))                               # Shown("text", "hello")
     show(Content(payload, parse_schema("avro:user.avsc")))  # Shown("avro", {"id": 7, ...})

@@ -68,7 +68,7 @@ def read_boolean(cursor: Cursor) -> bool:
 
 def read_float(cursor: Cursor) -> float | str:
     """Read four bytes."""
-    cursor.work()
+    cursor.charge_frame()
     return to_single(_FLOAT.unpack(cursor.take(4))[0])
 
 
@@ -101,6 +101,7 @@ def _choose(cursor: Cursor, options: list[Part]) -> Part:
 
 def enumeration(symbols: list[str]) -> Read:
     """Make a Read of an index into ``symbols``."""
+    # without the 1 of the value itself, which its container counts
     costs = [(symbol, name_cost(symbol) - 1) for symbol in symbols]
 
     def read(cursor: Cursor) -> str:
@@ -253,7 +254,7 @@ def _logical(avro_type: Type) -> Read | None:
         unit, convert = _TIMES[kind, logical]
 
         def read(cursor: Cursor) -> Json:
-            cursor.work()
+            cursor.charge_frame()
             number = read_long(cursor)
             return convert(number * unit) or number
 

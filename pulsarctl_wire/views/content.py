@@ -63,7 +63,7 @@ class Shown(NamedTuple):
     ``view`` is "text", "hex", "json", "avro", "protobuf", "keyvalue" or the schema's primitive type in lower
     case ("int64", "localdate"); inside a keyvalue also "null". ``value`` is something that orjson can write:
     integers from -2^63 to 2^64-1; NaN, infinities and bytes (base64) as strings. ``note`` is a short sentence
-    if the schema could not be used, or something was cut.
+    if the schema could not be used, something was cut, bytes were left over, or a value is out of range.
     """
 
     view: str

@@ -58,8 +58,8 @@ class Cursor:
         self.budget.values -= cost
         return self.values_left >= 0
 
-    def work(self) -> None:
-        """Count one more value for the frame, as the current one takes long to write."""
+    def charge_frame(self) -> None:
+        """Count one more value against the frame's budget, as the current one takes long to format."""
         self.budget.values -= 1
 
     def enter(self) -> None:

@@ -3,12 +3,12 @@
 The schema's data holds the data of both schemas, its properties have the rest (as written by the Java
 client's KeyValueSchemaInfo; a length of -1 means null):
 
-    schema data   u32 length, key schema's data, u32 length, value schema's data
+    schema data   i32 length, key schema's data, i32 length, value schema's data
     properties    {key,value}.schema.type     SchemaType names such as STRING, AVRO, KEY_VALUE
                   {key,value}.schema.properties   a JSON object of strings
                   kv.encoding.type            INLINE (also when absent) or SEPARATED
 
-    INLINE        payload = u32 length, key, u32 length, value
+    INLINE        payload = i32 length, key, i32 length, value
     SEPARATED     payload = value; the key is the message's key
 """
 

@@ -26,7 +26,8 @@ _MILLI = 1_000_000  # nanoseconds
 
 
 def _time(millis: int) -> str | None:
-    # java.sql.Time holds the writer's local midnight, so east of Greenwich it begins before 1970.
+    # java.sql.Time is a time of day on 1970-01-01 in the writer's time zone: east of Greenwich, early hours
+    # are before 1970 in UTC.
     nanos = millis * _MILLI
     return iso_time(nanos) or iso_timestamp(nanos)
 

@@ -320,7 +320,7 @@ def _fixed(size: int, signed: bool) -> Read:
 
 
 def _float(reader: Reader, end: int) -> Json:
-    reader.work()
+    reader.charge_frame()
     return to_single(_FLOAT.unpack(reader.take(4, end))[0])
 
 

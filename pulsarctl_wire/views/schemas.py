@@ -37,7 +37,7 @@ _PROTOC_HINT = "write it with protoc --include_imports --descriptor_set_out=FILE
 # A definition begins with one of these; the name of a file hardly ever does.
 _DEFINITION_STARTS = ("{", "[", '"')
 _AVRO_HINT = "give an Avro schema in JSON"
-_MAX_FILE = 16 * MAX_SCHEMA
+_MAX_FILE = 16 * MAX_SCHEMA  # bytes: only what the message needs becomes its schema
 _MAX_NAMES = 8  # how many messages an error names
 
 
@@ -86,6 +86,7 @@ def _read(file: str) -> bytes:
 
 
 def _check(schema: PulsarApi_pb2.Schema, file: str, hint: str) -> PulsarApi_pb2.Schema:
+    """Return `schema` if its view can use it; ValueError names `file`, which may be a definition itself."""
     view = protobuf if schema.type == _Schema.ProtobufNative else avro
     if len(schema.schema_data) > MAX_SCHEMA:
         raise ValueError(f"{quote(file)} makes a schema of more than {MAX_SCHEMA} bytes: {hint}")

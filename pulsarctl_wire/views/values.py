@@ -1,7 +1,8 @@
 """Decoded scalars as readable values that orjson can write.
 
 Dates and times become ISO 8601 strings by integer arithmetic, as Python's datetime has no
-nanoseconds. Outside the years 1 to 9999 the functions return None, and the caller shows the integer.
+nanoseconds. Outside the years 1 to 9999, or for a time of day outside of 24 hours, the functions return
+None, and the caller shows the integer.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from functools import lru_cache
 
 from pulsarctl_wire.wire.fields import as_base64
 
-DAY = 86_400
-NANOS = 1_000_000_000
+DAY = 86_400  # seconds
+NANOS = 1_000_000_000  # in a second
 EPOCH_DAY = 719_163
 """Ordinal of 1970-01-01 in the proleptic Gregorian calendar, whose day 1 is 0001-01-01."""
 LAST_DAY = date.max.toordinal()
@@ -22,7 +23,7 @@ LAST_DAY = date.max.toordinal()
 MAX_DECIMAL_BYTES = 128
 """Longer unscaled values are shown in base64: Python formats integers in quadratic time."""
 MAX_SCALE = 256
-"""The largest scale shown as digits: each digit of the scale may add a zero to the text."""
+"""The largest scale shown as digits: a scale of N may add N zeros to the text."""
 
 _FLOAT = struct.Struct("<f")
 _CONTROLS = bytes(code for code in range(0x20) if code not in b"\t\n\r")

@@ -34,7 +34,7 @@ def test_what_a_discarding_client_was_told_to_do(error: str, end: str) -> None:
     timeline.say(3, tcp, (True, build("ACK", consumer_id=0, ack_type=0, **ack)))
     [finding] = timeline.findings()
     assert (finding.rule, finding.subject.message_id) == ("client_discarded_message", "7:1")
-    assert f"({error}; its checksum is right here)" in finding.explanation
+    assert f"({error}; its checksum is correct in this capture)" in finding.explanation
     assert finding.explanation.endswith(end)
 
 

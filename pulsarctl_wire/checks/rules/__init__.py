@@ -1,1 +1,4 @@
-"""The rules, by what they are about; registry.py lists them in order."""
+"""The rules, by what they are about; registry.py lists them in order.
+
+In docstrings T, A and R are the thresholds `quiet`, `unacked` and `unanswered` (`rule.Thresholds`).
+"""

@@ -38,6 +38,7 @@ class AckHole(Rule):
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Check the entries that have been unacknowledged for longest."""
+        # exact permits: no bytes were missed since SUBSCRIBE, so no ACK was missed
         if consumer.subscription_facts.highest_acked == NOWHERE or not (
             consumer.has_exact_permits and self.can_judge(consumer.state)
         ):

@@ -40,7 +40,7 @@ _EXPLAINED: Final = {
     ServerError.TooManyRequests,
     ServerError.ChecksumError,
 }
-"""Refusals that always have a rule of their own, which folds them itself."""
+"""Refusals that always have a rule of their own."""
 
 _CAUSES: Final[dict[int, tuple[str, ...]]] = {ServerError.ProducerFenced: ("producer_fenced",)}
 """ServerError -> rules that explain it if they have a finding on the topic."""
@@ -187,8 +187,8 @@ class _Refusals:
 class RequestRefused(Rule):
     """The broker refused what a client asked for, and no other rule says why.
 
-    Wire: ERROR or SEND_ERROR, for a request of the same kind by the same client host for the same topic, that
-    did not succeed later. Those of one code are one finding.
+    Wire: ERROR or SEND_ERROR, and no later request of that kind by that client host for that topic has
+    succeeded. Refusals with one code are one finding.
 
     Advice: `pwire explain` has a page for each code; the text is the broker's own.
 
@@ -248,7 +248,7 @@ class RequestRefused(Rule):
     def on_possible_duplicate(
         self, state: CheckState, frame: Frame, producer: Producer, send: object
     ) -> None:
-        """Forget refused SENDs of a producer whose message was stored at last."""
+        """Forget a client host's refused SENDs for a topic: a SEND that may repeat one has its receipt."""
         self._groups.pop((find_client_host(state.connection), frame.topic, _SEND), None)
 
     def on_due(self, now_ns: int) -> None:

@@ -40,7 +40,7 @@ class _Parts:
     def add(
         self, state: CheckState, sighting: Sighting, chunk: int, count: int, consumer: Consumer | None
     ) -> None:
-        """Add the next chunk."""
+        """Add a chunk that has come: number `chunk`, from 0, of `count`."""
         self.state, self.consumer, self.count = state, consumer, count
         self.last, self.last_id = sighting, chunk
         if chunk == 0:

@@ -134,9 +134,9 @@ class StaleOwnership(Rule):
 
     Must: look the topic up again before opening a producer or consumer anew.
 
-    Wire: PRODUCER or SUBSCRIBE is answered ServiceNotReady, and comes again at the same server address, with
-    no lookup of the topic by that client host between, by LOOKUP or over HTTP, on any connection. Tables lack
-    lookups over HTTP.
+    Wire: PRODUCER or SUBSCRIBE is answered ServiceNotReady, and comes again at the same server address, on
+    the same connection or after that one has ended, with no lookup of the topic by that client host between,
+    by LOOKUP or over HTTP, on any connection. Tables lack lookups over HTTP.
 
     Advice: Update or fix the client: after ServiceNotReady it must send LOOKUP again.
 
@@ -182,7 +182,7 @@ class StaleOwnership(Rule):
         if self._lookups.get((client, frame.topic), 0) > refusal.request.number or not (
             refusal.state is state or self._has_ended(refusal.state)
         ):
-            return
+            return  # looked up since, or another connection asks while the refused one is open
         rows = [(refusal.request, "asked"), (refusal.answer, "refused")]
         rows.append((sighting, "the same broker again, no LOOKUP between"))
         self.report(state, make_owner_subject(frame, owner), rows)

@@ -40,8 +40,9 @@ class CommandBeforeConnect(ConductRule):
 
     Must: send CONNECT first; only PING, PONG and AUTH_RESPONSE may come before it.
 
-    Wire: the first frame of a connection is another command than CONNECT, and its SYN was captured. The
-    broker closes the connection without a word. Frames without TCP prove nothing.
+    Wire: one of the client's first four frames, before any CONNECT, is a command other than PING, PONG and
+    AUTH_RESPONSE, and the connection's SYN was captured. The broker closes the connection without a word.
+    Frames without TCP prove nothing.
 
     Advice: Let the client send CONNECT as its first command; others may follow at once.
 

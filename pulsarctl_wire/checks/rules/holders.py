@@ -25,7 +25,10 @@ _MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 
 def find_owner(frame: Frame) -> Owner:
-    """Return the owner that PRODUCER, SUBSCRIBE, CLOSE_PRODUCER or CLOSE_CONSUMER is about."""
+    """Return the kind and id of the producer or consumer that a frame is about.
+
+    The frame is PRODUCER, SUBSCRIBE, CLOSE_PRODUCER or CLOSE_CONSUMER.
+    """
     is_consumer = hasattr(frame.body, "consumer_id")
     return is_consumer, frame.body.consumer_id if is_consumer else frame.body.producer_id
 
@@ -61,19 +64,19 @@ class _Claims(Rule):
 
     def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a PRODUCER or SUBSCRIBE whose name another connection holds."""
-        owners = self._list_owners(frame)
-        if any(owner.state is state and owner.success is not None for owner in owners):
-            return  # this connection holds it; other owners are its copies on the other side of a proxy
-        for owner in reversed(owners):
-            holder, success = owner.state, owner.success
+        candidates = self._list_candidates(frame)
+        if any(candidate.state is state and candidate.success is not None for candidate in candidates):
+            return  # this connection holds it; others are its copies on the other side of a proxy
+        for candidate in reversed(candidates):
+            holder, success = candidate.state, candidate.success
             if holder is not state and success is not None and holder.closed_ns is None:
                 subject = make_owner_subject(frame, find_owner(frame))
                 self._claims[sighting.number] = _Claim(state, sighting, holder, success, subject)
                 bound(self._claims, _MAX_REQUESTS)
                 break
 
-    def _list_owners(self, frame: Frame) -> list[Any]:
-        """Return the producers or consumers that hold the name in a request, or request it."""
+    def _list_candidates(self, frame: Frame) -> list[Any]:
+        """Return the producers or consumers that hold the name in a request, or have asked for it."""
         body: Any = frame.body
         if body is None or frame.topic is None:
             return []
@@ -82,8 +85,8 @@ class _Claims(Rule):
             return publisher.list_owners() if publisher is not None and body.producer_name else []
         if body.subType != _EXCLUSIVE:
             return []
-        owners = self.facts.get_subscription(frame.topic, frame.subscription or "").list_owners()
-        return [owner for owner in owners if owner.kind == _EXCLUSIVE]
+        consumers = self.facts.get_subscription(frame.topic, frame.subscription or "").list_owners()
+        return [consumer for consumer in consumers if consumer.kind == _EXCLUSIVE]
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note the answer to a claim, or drop the claim."""

@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
-_MAX_PINGS: Final = 8
+_MAX_PINGS: Final = 8  # of a connection that are kept
 
 
 class _Silent(Rule):

@@ -188,12 +188,12 @@ class AdvertisedAddressUnreachable(Rule):
     """The broker sends the client to an address that the client cannot reach.
 
     Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
-    answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
-    closes and the capture ends, though one was due: the client host opens the topic, as shown by PRODUCER,
-    SUBSCRIBE, or a PARTITIONED_METADATA that may create it, and no PRODUCER or SUBSCRIBE follows. That may
-    also happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses
-    each connection came to; there a client that closes was not on its way. After a lookup over HTTP only
-    failed connections count.
+    answered. Connections to it are refused or not answered. Or no connection to it is seen for R, or until
+    the capture ends if the client has closed, though one was due: at some time the client host has sent
+    PRODUCER, SUBSCRIBE, or a PARTITIONED_METADATA that may create the topic, and after this answer it sends
+    neither PRODUCER nor SUBSCRIBE for it. It may also have connected where the capture cannot see. A
+    recording of pwire proxy says which of the proxy's addresses each connection came to; there a client that
+    closes within R is not reported. After a lookup over HTTP only failed connections count.
 
     Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
     Pulsar proxy.
@@ -231,7 +231,7 @@ class AdvertisedAddressUnreachable(Rule):
             self._has_all_addresses = False
 
     def on_metadata(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
-        """Note that a client host opens a topic, unless it only asks: then it must not be created."""
+        """Note that a client host opens a topic, unless its request must not create it: then it only asks."""
         if frame.body is None or frame.body.metadata_auto_creation_enabled:
             self._note_opening(state, frame)
 
@@ -302,7 +302,7 @@ class AdvertisedAddressUnreachable(Rule):
         for key, promise in list(self._promises.items()):
             state, until_ns = promise.state, now_ns
             if state.connection.listener and state.closed_ns is not None:
-                until_ns = state.closed_ns  # the client could get to the proxy only until then
+                until_ns = state.closed_ns  # a client that closes within R counts as gone, not as failing
             if until_ns - promise.sighting.time_ns >= self.thresholds.unanswered:
                 self._judge(key, promise)
 

@@ -26,7 +26,7 @@ from pulsarctl_wire.wire.session.state import PRODUCER
 from pulsarctl_wire.wire.session.state_data import Owner
 
 _IN_FLIGHT: Final = 5 * SECOND  # a command may come this long after a broker's CLOSE_* that it crossed
-_MAX_CLOSED: Final = 4_096  # producers and consumers that brokers have closed
+_MAX_CLOSED: Final = 4_096  # producers and consumers that brokers have closed; also lookups
 _ERROR: Final = NUMBERS["ERROR"]
 _UNSUBSCRIBE: Final = NUMBERS["UNSUBSCRIBE"]
 
@@ -263,8 +263,8 @@ class NotLookedUp(ConductRule):
         if note is None or state.has_erred or not self.can_judge(state):
             return
         opening, answer, subject = note
-        is_again = self.doctor.is_explained(self, (opening, answer), subject.topic, ("stale_ownership",))
-        if not is_again and (find_client_host(state.connection), subject.topic) not in self._lookups:
+        is_explained = self.doctor.is_explained(self, (opening, answer), subject.topic, ("stale_ownership",))
+        if not is_explained and (find_client_host(state.connection), subject.topic) not in self._lookups:
             self.report(state, subject, [(opening, "no LOOKUP before it"), (answer, "refused")])
 
 

@@ -156,8 +156,9 @@ class SendCorruptAtSource(ChecksumRule):
 class SendCorruptInTransit(ChecksumRule):
     """The same message is good in one place and broken in another: it was damaged between client and broker.
 
-    Wire: SEND with a wrong CRC32-C, and the same message with the right one later; or SEND with the right
-    CRC here, and SEND_ERROR ChecksumError for it. Java sends it again on the same connection, Go on another.
+    Wire: SEND with a wrong CRC32-C, and the same message with the right one later; or SEND whose CRC is
+    correct in this capture, and SEND_ERROR ChecksumError for it. Java sends it again on the same connection,
+    Go on another.
 
     Advice: Check the path between client and broker: proxies, network cards with offloading, memory.
 
@@ -181,10 +182,10 @@ class SendCorruptInTransit(ChecksumRule):
             self.report(state, producer.subject(send), rows)
 
     def on_send_failed(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
-        """Report an error about a checksum that is right here."""
+        """Report an error about a checksum that is correct in this capture."""
         error = frame.base.send_error.error  # type: ignore[union-attr]
         if error == ServerError.ChecksumError and not send.is_corrupt:
-            rows = [(send, "the CRC is right here"), (state.sighting, "refused: ChecksumError")]
+            rows = [(send, "the CRC is correct in this capture"), (state.sighting, "refused: ChecksumError")]
             self.report(state, producer.subject(send), rows)
 
 
@@ -263,7 +264,7 @@ class MessageCorrupt(ChecksumRule):
 class ClientDiscardedMessage(Rule):
     """The client could not read a message, threw it away and acknowledged it: the application never sees it.
 
-    Wire: ACK with validation_error. The MESSAGE before it may be right here, and damaged later.
+    Wire: ACK with validation_error. The MESSAGE before it may be correct in this capture, and damaged later.
 
     Advice: Find out what is wrong with the message (pwire decode -o tree), or give the client the key that it
     lacks; read the message with another subscription if it matters, before retention deletes it.
@@ -285,7 +286,7 @@ class ClientDiscardedMessage(Rule):
             crc = ""
             if isinstance(delivery, UnackedDelivery):
                 rows.insert(0, (delivery.sighting, "the message"))
-                crc = f"; its checksum is {'right' if delivery.is_intact else 'wrong'} here"
+                crc = f"; its checksum is {'correct' if delivery.is_intact else 'wrong'} in this capture"
             text = f"The client could not read a message ({error}{crc}), threw it away and acknowledged it"
             end = ", as its crypto failure action DISCARD says." if error == "DecryptionError" else "."
             self.report(state, consumer.subject(entry), rows, text + end)

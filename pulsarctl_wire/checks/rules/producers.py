@@ -124,7 +124,7 @@ class DroppedAsDuplicate(Rule):
             if not previous.is_failed and (send.is_encrypted or previous.is_encrypted):
                 certainty = SUSPECTED  # each encryption gives other bytes
         elif previous is None and send.highest > max(send.highest_before, producer.last_sequence) >= 0:
-            pass  # a batch that is new in part
+            rows[0] = send, "a batch that is new in part"
         elif previous is not None or producer.epoch or send.sequence > producer.last_sequence:
             return
         else:

@@ -13,9 +13,9 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 
-_PROBE: Final = "probe"  # the version that hand-made clients state
+_PROBE: Final = "probe"  # the client version in our own hand-made captures
 _MANY: Final = 10  # connections or producers with one message each: so many are a habit
-_SOON: Final = 10 * SECOND  # at most between two of them
+_SOON: Final = 10 * SECOND  # at most between two of these connections
 _MAX_CLIENTS: Final = 1_024
 _MAX_CHUNKED: Final = 1_024  # chunked messages of a connection that are followed
 _MINUTE_MS: Final = 60_000
@@ -166,10 +166,12 @@ class SequenceIdOutOfOrder(ConductRule):
         if is_usual or not state.is_whole:
             return
         text = f"The producer used sequence id {send.sequence} after {producer.highest}"
-        rows = [(previous, "has the same sequence id"), (send, f"sequence id {send.sequence}")]
-        self.report(
-            state, producer.subject(), [*rows, (state.sighting, "stored")], f"{text}, which was stored."
-        )
+        rows: list[tuple[Sighting | None, str]] = [
+            (previous, "has the same sequence id"),
+            (send, f"sequence id {send.sequence}"),
+            (state.sighting, "stored"),
+        ]
+        self.report(state, producer.subject(), rows, f"{text}, and the broker stored the message.")
 
 
 class ProducerNameMismatch(ConductRule):
@@ -178,8 +180,8 @@ class ProducerNameMismatch(ConductRule):
     Must: put the name that PRODUCER_SUCCESS gives into the metadata of each message.
 
     Wire: MessageMetadata.producer_name is not PRODUCER_SUCCESS.producer_name of SEND's producer. Consumers
-    join chunks by the name in the metadata, and replicators deduplicate by it. Hand-made clients that call
-    themselves `probe` may name their messages as they like.
+    join chunks by the name in the metadata, and replicators deduplicate by it. Clients of version `probe` are
+    left out: they occur only in pwire's own hand-made captures.
 
     Advice: Let the client take the name from PRODUCER_SUCCESS.
 
@@ -267,8 +269,8 @@ class PublishTimeSkewed(ConductRule):
         if head is None or not send.time_ns or send.previous is not None or _is_replicated(frame):
             return
         skew_ms = head.publish_time - send.time_ns // 1_000_000
-        is_again = producer is None or producer.epoch > 0 or frame.resend_of is not None
-        if abs(skew_ms) <= MAX_SKEW_MS or (skew_ms < 0 and is_again) or not self.can_judge(state):
+        may_be_resend = producer is None or producer.epoch > 0 or frame.resend_of is not None
+        if abs(skew_ms) <= MAX_SKEW_MS or (skew_ms < 0 and may_be_resend) or not self.can_judge(state):
             return
         unit = _find_unit(head.publish_time, send.time_ns)
         skew = f"{format_ns(abs(skew_ms) * 1_000_000)} {'ahead of' if skew_ms > 0 else 'behind'} the capture"
@@ -312,6 +314,7 @@ class ChunkSizeMismatch(ConductRule):
         metadata = frame.metadata
         if not isinstance(sighting, Send) or metadata is None or metadata.encryption_keys:
             return
+        # by uuid: the first chunk, the chunk id that comes next, and the bytes so far
         messages: dict[str, tuple[Send, int, int]] = state.notes.setdefault(self.id, {})
         uuid, number = as_text(metadata.uuid), metadata.chunk_id
         message = (sighting, 0, 0) if number == 0 else messages.pop(uuid, None)
@@ -368,8 +371,8 @@ class ConnectionPerMessage(Rule):
 
     Should: keep a connection, and its producers, for many messages.
 
-    Wire: ten connections or more of a client host to a server, one after the other within 10 s, each with one
-    SEND and no consumer, and closed by the client.
+    Wire: ten connections or more of a client host to a server, one after the other, each SEND at most 10 s
+    after the end of the connection before, each with one SEND and no consumer, and closed by the client.
 
     Advice: Keep the client and its producer, and use them again: a connection takes many round trips.
 
@@ -382,6 +385,7 @@ class ConnectionPerMessage(Rule):
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
+        # by client host and server: connections with one SEND, that SEND, and when they ended (ns)
         self._rows: dict[tuple[str, str], list[tuple[CheckState, Sighting, int]]] = {}
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
@@ -445,7 +449,10 @@ class ProducerPerMessage(Rule):
 
 
 def _is_replicated(frame: Frame) -> bool:
-    """Return whether a SEND carries what another producer has numbered, named and timed."""
+    """Return whether a SEND carries what another producer has numbered, named and timed.
+
+    Also of a SEND whose metadata cannot be read.
+    """
     if frame.head is None or frame.head.producer.startswith(REPLICATOR):
         return True
     metadata = None if frame.head.is_plain else frame.metadata

@@ -97,7 +97,7 @@ def _encode_pair(text: bytes, schema: PulsarApi_pb2.Schema) -> Encoded:
 
 
 def _encode_half(name: str, text: str, schema: PulsarApi_pb2.Schema) -> bytes | None:
-    """Encode a key or value from the text typed for it; a JSON schema needs this text unchanged."""
+    """Encode a key or value from its text as typed, which JSON schemas keep unchanged; None for null."""
     if text == "null":
         return None
     try:

@@ -71,7 +71,7 @@ def _compile(schema: PulsarApi_pb2.Schema) -> Type:
 
 class _Resolver(Resolver):
     def resolve(self, schema: Any, namespace: str = "", depth: int = 0) -> Type:
-        """Refuse also unions that only the view accepts."""
+        """Return the type as the parent does, but refuse a union directly in a union, unlike the view."""
         resolved = super().resolve(schema, namespace, depth)
         if any(branch["type"] == "union" for branch in resolved.get("branches", ())):
             raise _unusable("it has a union directly in a union")
@@ -412,7 +412,7 @@ def _rank(branch: Type, value: object) -> int:
     """Return a branch's rank for a value: for a number, the lowest rank wins. Equal ranks are ambiguous."""
     if _is_integer(value) or isinstance(value, Decimal):
         return _LOGICAL_RANK if LOGICAL in branch else _RANKS.get(branch["type"], 0)
-    return 1 if branch["type"] == "float" else 0
+    return 1 if branch["type"] == "float" else 0  # "NaN" and the infinities prefer double
 
 
 def _name(branch: Type) -> str:

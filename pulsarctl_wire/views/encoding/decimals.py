@@ -37,7 +37,7 @@ def scale_of(schema: dict[str, Any]) -> int | None:
 
 
 def decimal_bytes(schema: dict[str, Any], value: object, size: int | None = None) -> bytes | None:
-    """Encode the decimal ``value``, unscaled, in two's complement; None if it is no decimal of this type.
+    """Encode the unscaled form of ``value`` in two's complement; None if it is no decimal of this type.
 
     ``value`` is digits as text, an integer or a Decimal; or base64 if the view shows that, as scale or size
     exceed its limits. ``size`` is the size of a fixed; with None the result is as short as possible.

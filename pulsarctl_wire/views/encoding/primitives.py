@@ -59,7 +59,7 @@ def _parse_float(text: str) -> Stored:
 
 
 def _parse_pair(text: str, read: Callable[[str], int | None], unit: int) -> Stored:
-    """Parse an instant, as units and nanoseconds; or a pair of the stored integers."""
+    """Parse a time to (count of ``unit`` ns, ns left over), or parse a pair of the stored integers."""
     nanos = read(text)
     if nanos is not None:
         return divmod(nanos, unit)

@@ -134,7 +134,7 @@ def order_files(files: FileDescriptorSet) -> list[FileDescriptorProto]:
 
 
 def _make_plain(file: FileDescriptorProto) -> None:
-    """Rename the well-known types in ``file``, and their files, as the library recognises them by both."""
+    """Rename ``file``, and the well-known types in it, which the library recognises by name and file."""
     if file.package == _WELL_KNOWN_PACKAGE:
         file.package = _PLAIN_PACKAGE
     file.name = f"plain/{file.name}"
