@@ -1,8 +1,12 @@
 """What the doctor remembers is bounded."""
 
+from segments import Tcp, build
+from timeline import Timeline
+
 from pulsarctl_wire.checks.doctor import MAX_FINDINGS, Doctor
 from pulsarctl_wire.checks.facts import MAX_NAMES, MAX_SENDS, Facts, Send
 from pulsarctl_wire.checks.finding import CERTAIN, MAX_EVIDENCE, Evidence, Sighting, Subject
+from pulsarctl_wire.checks.rules.owners import NotReopened
 from pulsarctl_wire.checks.rules.producers import BacklogQuotaExceeded
 from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.wire.frame import Connection
@@ -34,6 +38,19 @@ def test_names_are_bounded() -> None:
     for table in (facts.topics, facts.subscriptions, facts.publishers):
         assert MAX_NAMES // 2 <= len(table) <= MAX_NAMES
     assert f"t{2 * MAX_NAMES - 1}" in facts.topics
+
+
+def test_what_brokers_close_is_forgotten_with_its_connection() -> None:
+    timeline = Timeline(rules=[NotReopened])
+    for number in range(5):
+        topic, tcp = f"persistent://public/default/t{number}", Tcp(client=("10.0.0.1", 50_000 + number))
+        timeline.log_in(number, tcp, (True, build("PRODUCER", topic=topic, producer_id=1, request_id=1)))
+        timeline.say(number, tcp, (False, build("PRODUCER_SUCCESS", request_id=1, producer_name="p")))
+        timeline.say(number, tcp, (False, build("CLOSE_PRODUCER", producer_id=1, request_id=2)))
+        [rule] = [rule for rule in timeline.doctor._rules if isinstance(rule, NotReopened)]
+        assert (len(rule._closed), len(rule._by_topic)) == (1, 1)
+        timeline.at(number, *tcp.goodbye())
+        assert (rule._closed, rule._by_topic) == ({}, {})
 
 
 def test_sends_are_bounded() -> None:

@@ -282,6 +282,10 @@ _Key = tuple[int, Owner]
 """The number of a connection, and a producer or consumer of it."""
 
 
+def _make_topic_key(state: CheckState, topic: str) -> tuple[str, str]:
+    return find_client_host(state.connection), without_partition(topic)
+
+
 class NotReopened(Rule):
     """The broker closed a producer or consumer, and its client does not open it again.
 
@@ -316,7 +320,7 @@ class NotReopened(Rule):
             return
         owner = (True, body.consumer_id) if hasattr(body, "consumer_id") else (False, body.producer_id)
         if sighting.to_broker:
-            self._closed.pop((state.connection.index, owner), None)
+            self._pop((state.connection.index, owner))
             return
         life = state.lives.get(owner)
         if life is None or life.success is None or life.end is not sighting or frame.topic is None:
@@ -336,8 +340,17 @@ class NotReopened(Rule):
 
     def _add(self, key: _Key, closed: _Closed) -> None:
         self._closed[key] = closed
-        topic_key = find_client_host(closed.state.connection), without_partition(closed.topic)
-        self._by_topic.setdefault(topic_key, {})[key] = None
+        self._by_topic.setdefault(_make_topic_key(closed.state, closed.topic), {})[key] = None
+
+    def _pop(self, key: _Key) -> _Closed | None:
+        closed = self._closed.pop(key, None)
+        if closed is not None:
+            topic_key = _make_topic_key(closed.state, closed.topic)
+            keys = self._by_topic.get(topic_key, {})
+            keys.pop(key, None)
+            if not keys:
+                self._by_topic.pop(topic_key, None)
+        return closed
 
     def on_return(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget what the client takes up again."""
@@ -350,8 +363,7 @@ class NotReopened(Rule):
 
     def _forget(self, state: CheckState, topic: str | None) -> None:
         if self._closed and topic is not None:
-            topic_key = find_client_host(state.connection), without_partition(topic)
-            for key in self._by_topic.pop(topic_key, ()):
+            for key in self._by_topic.pop(_make_topic_key(state, topic), ()):
                 self._closed.pop(key, None)
 
     def on_due(self, now_ns: int) -> None:
@@ -361,13 +373,13 @@ class NotReopened(Rule):
             waited_ns = now_ns - closed.close.time_ns
             if waited_ns < self.thresholds.quiet:
                 break
-            del self._closed[key]
+            self._pop(key)
             self._report(closed, waited_ns)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Judge the closed producers and consumers of a connection that has ended."""
         for owner in state.notes.get(self.id, ()) if state.has_notes else ():
-            closed = self._closed.pop((state.connection.index, owner), None)
+            closed = self._pop((state.connection.index, owner))
             if closed is not None:
                 waited_ns = (ending.end_ns or 0) - closed.close.time_ns
                 if waited_ns >= self.thresholds.quiet:
