@@ -372,7 +372,7 @@ def hostile(size: int, *, name: str = "") -> Iterator[Event]:
     """Frames of a client that names everything anew."""
     connection = Connection(0, "10.0.0.1:1", "10.0.1.1:6650")
     stream = FrameStream(connection, True)
-    stream.certain = False
+    stream.is_direction_certain = False
     session = ExchangeState(connection, Knowledge(join_chunks=False), (stream,))
     for number in range(size):
         frames = []
@@ -459,7 +459,7 @@ def test_a_producer_opened_anew_has_its_new_name() -> None:
     connection = Connection(0)
     session = ExchangeState(connection, Knowledge(join_chunks=False))
     stream = FrameStream(connection, True)
-    stream.certain = False
+    stream.is_direction_certain = False
     stats = Stats()
     for number, name in enumerate(("first", "second")):
         asked = BaseCommand(type=BaseCommand.PRODUCER)

@@ -85,7 +85,7 @@ def changed(frame: Frame, source: random.Random) -> bytes:
 def read(data: bytes) -> list[Event]:
     """The events of a direction that holds `data`."""
     stream = FrameStream(Connection(0, "10.0.0.1:1", "10.0.0.2:6650"), to_broker=True)
-    stream.certain = False
+    stream.is_direction_certain = False
     return stream.feed(data, 1_700_000_000_123_456_789, 1) + stream.close()
 
 

@@ -82,7 +82,7 @@ def decompress(stream: BinaryIO, head: bytes, source: Counted) -> BinaryIO:
 class _Zstandard:
     """Reads zstd frames one after the other, and detects when the last one is incomplete."""
 
-    _STEP: Final = 2048  # compressed bytes; four of them may expand to 128 KiB
+    _STEP: Final = 2048  # compressed bytes at a time; four bytes may expand to 128 KiB, so all to 64 MiB
 
     def __init__(self, stream: BinaryIO) -> None:
         self._read = getattr(stream, "read1", stream.read)

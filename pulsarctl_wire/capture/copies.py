@@ -15,7 +15,7 @@ from pulsarctl_wire.capture.packets import ACK, SYN, Segment, reverse
 from pulsarctl_wire.wire.ranges import Nanoseconds, UInt16, UInt32
 
 Opening = tuple[bytes, UInt32, UInt32, UInt32, UInt16, Nanoseconds | None]
-"""The first segment of a connection: key, sequence number, that of the next one, acknowledgement number,
+"""The first segment of a connection: key, sequence number, that of the next segment, acknowledgement number,
 flags, time in ns.
 """
 
@@ -57,7 +57,7 @@ class Copies:
             del self._openings[next(iter(self._openings))]
 
     def take(self, segment: Segment, time_ns: int | None) -> bool:
-        """Count a segment of no known connection if it is a copy of another one's; return whether it is."""
+        """Count a segment of no known connection if it is a copy of a known one's; return whether it is."""
         key = segment[0]
         original = self.originals.get(key)
         if original is not None and segment[3] & SYN and not _has_syn(original, segment):
@@ -95,7 +95,10 @@ class Copies:
         tcp.copies += (key,)
 
     def count(self, tcp: Tcp, packets: int, last_ns: int | None) -> None:
-        """Count packets of a copy of a connection; when the last one was captured, in ns."""
+        """Count packets of a copy of a connection.
+
+        `last_ns` is when the last one was captured; None: not known, or the copy has the same addresses.
+        """
         tcp.life.copies += packets
         tcp.life.copied_ns = last_ns if last_ns is not None else tcp.life.copied_ns
         self.total += packets
@@ -140,8 +143,8 @@ def compare(opening: Opening, segment: Segment) -> int:
     is_client_syn, was_client_syn = flags & (SYN | ACK) == SYN, first_flags & (SYN | ACK) == SYN
     if is_client_syn:
         is_same = was_client_syn and sequence == first_sequence
-        has_time = acknowledged == first_acknowledged != 0
-        return 1 if is_same and (has_time or key[-4:-2] == first_key[-4:-2]) else 0
+        is_same_time = acknowledged == first_acknowledged != 0  # a SYN has its timestamp there
+        return 1 if is_same and (is_same_time or key[-4:-2] == first_key[-4:-2]) else 0
     if was_client_syn:  # this may answer a copy of that SYN, which was not captured
         is_answer = bool(flags & SYN) and acknowledged == end and key[-2:] == first_key[-4:-2]
         return -1 if is_answer else 0

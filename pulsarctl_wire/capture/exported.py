@@ -14,14 +14,14 @@ _TARGETS: Final = {21, 23}
 _PORT_KIND, _SOURCE_PORT, _TARGET_PORT = 24, 25, 26
 _TCP_DETAILS: Final = 34
 _TCP: Final = 2
-_DETAILS_SIZE: Final = 19
+_DETAILS_SIZE: Final = 19  # bytes, in version 1
 
 
 class Exported(NamedTuple):
-    """The tags of a PDU: the name of the next dissector, the key as of a segment, and what is known of TCP.
+    """The tags of a PDU: the name of the next dissector, the key of its segment, and what is known of TCP.
 
-    The key is empty if the PDU is of no TCP connection, or its addresses are missing. `details`:
-    sequence and acknowledgement number, flags; empty if not known. The PDU begins at `pos`.
+    The key is as in `Segment`; it is empty if the PDU is of no TCP connection, or its addresses are missing.
+    `details`: sequence and acknowledgement number, flags; empty if not known. The PDU begins at `pos`.
     """
 
     dissector: bytes

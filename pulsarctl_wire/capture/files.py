@@ -402,10 +402,11 @@ _DAY: Final = 86_400
 
 
 def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> int | None:
-    """Return the offset in `data`, from byte `start` of a file, at which the first record or block begins.
+    """Return the offset in `data` at which the first record or block begins; None if it is not found.
 
-    This is a guess: the caller must check that the reader of the previous bytes ends there. `complete`: the
-    file ends with `data`. None if no place looks right, or if more bytes are needed to decide.
+    `data` are bytes of a file from byte `start` on; `complete`: the file ends with them. The offset is a
+    guess: the caller must check that the reader of the previous bytes ends there. Nothing is found if no
+    place looks right, or if more bytes are needed to decide.
     """
     skip = _skip_block if layout.blocks else _skip_record
     step = 4 if layout.blocks else 1

@@ -165,7 +165,7 @@ class Tcp:
         self.state = state
         self.half = half
         self.certain = certain  # whether it is certain which side is the broker
-        half.stream.certain = half.other.stream.certain = certain
+        half.stream.is_direction_certain = half.other.stream.is_direction_certain = certain
         self.ended = False
         self.waiting = False  # new segments must wait their turn, as bytes are missing in one of the halves
         self.last_packet, self.last_ns = life.packet, life.time_ns
@@ -232,12 +232,16 @@ def learn_direction(tcp: Tcp, events: list[Event]) -> None:
                 half.stream.to_broker = not half.stream.to_broker
             for sibling in events:
                 sibling.to_broker = not sibling.to_broker
-        tcp.certain = tcp.half.stream.certain = tcp.half.other.stream.certain = True
+        tcp.certain = tcp.half.stream.is_direction_certain = tcp.half.other.stream.is_direction_certain = True
         return
 
 
 def is_another(half: Half, sequence: int) -> bool:
-    """Return whether a SYN on the addresses of a connection opens a new one."""
+    """Return whether a SYN on the addresses of a connection opens a new one.
+
+    It does not if it is sent again, or may be the half's own: no segment of that was seen before (`next` is
+    0), or none with bytes.
+    """
     return half.syn != sequence and (half.syn is not None or half.next not in (0, sequence + 1))
 
 

@@ -252,7 +252,7 @@ def places(state: ReassemblerState) -> Iterator[int]:
 
 
 _FRESH_HALF: Final = HalfSync(FRESH, False, 0, (), 0)
-_BEGINNING: Final = SyncPoint((_FRESH_HALF, _FRESH_HALF), True, -1)
+_BEGINNING: Final = SyncPoint((_FRESH_HALF, _FRESH_HALF), True, -1)  # -1: so the saved limit counts
 
 
 def save(reassembler: Reassembler) -> ReassemblerState:

@@ -56,7 +56,7 @@ _FIXED: Final = {
 """Link type with a header of fixed size -> the kind of its payload, and where that begins."""
 
 _TAGS: Final = {0x8100: 2, 0x88A8: 2, 0x9100: 2, 0x9200: 2, 0x8926: 4, 0x893F: 6, 0x8909: 6}
-"""EtherType of a tag (VLAN, VN, 802.1BR, Cisco's metadata) -> its size in bytes."""
+"""EtherType of a tag (VLAN, VN, 802.1BR, Cisco's metadata) -> its bytes before the next EtherType."""
 _PPP_TYPES: Final = {0x0021: IP, 0x0057: IP, 0x0281: MPLS, 0x0283: MPLS, 0x0053: ENCRYPTED, 0x00FD: ENCRYPTED}
 _NSH_TYPES: Final = {1: IP, 2: IP, 3: BRIDGED, 4: NSH, 5: MPLS}
 """Next protocol of NSH and VXLAN-GPE -> kind."""
@@ -149,7 +149,7 @@ def _after_wifi(data: bytes, pos: int) -> Header:
             return BRIDGED, pos
     if data[pos : pos + 3] != _SNAP and data[pos + 2 : pos + 5] == _SNAP:  # padded by the hardware
         pos += 2
-    return 0, pos
+    return 0, pos  # 0: LLC follows, as after the length of an 802.3 frame
 
 
 # -- link types whose headers vary in size

@@ -130,7 +130,7 @@ class Dissector:
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
         """Return the TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
         if link == ETHERNET and len(data) >= _USUAL_HEADERS:
-            # fast path for nearly all packets: IPv4 without options or fragments
+            # fast path for nearly all packets: IPv4 without options or fragments, no SYN
             size = u16_at(data, 16)
             is_usual = u16_at(data, 12) == 0x0800 and data[14] == 0x45 and data[23] == _TCP and size > 0
             is_usual = is_usual and not data[47] & SYN

@@ -401,7 +401,7 @@ class Reassembler:
 
     def _finish(self, half: Half, sequence: int, flags: int, events: list[Event]) -> Iterator[None]:
         if flags & RST:
-            if not half.started or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
+            if not half.started or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:  # else not believed
                 note_end(half, reset=True)
                 yield from self._end_halves(half.tcp, events)
         elif half.started and not half.closed:

@@ -28,7 +28,7 @@ _WINDOW = 65_535  # << 7 bytes by the second option: never full, which readers w
 _OPTIONS: Final = struct.pack(">BBHBBBB", 2, 4, MAX_PAYLOAD, 1, 3, 3, 7)  # of a SYN: MSS, window scale
 _NEXT_ISN: Final = 0x9E3779B1  # odd, so that 2^32 connections have different ones
 _PORT, _CLIENT_PORTS = 6650, range(49_152, 65_536)
-_CLIENTS, _BROKERS = (198, 18), (198, 19)
+_CLIENTS, _BROKERS = (198, 18), (198, 19)  # blocks: the first bytes of made-up addresses
 _MAPPED: Final = bytes(10) + b"\xff\xff"  # prefix of an IPv4 address that is mapped to IPv6
 
 _Endpoint = tuple[bytes, int]  # packed address, port
@@ -189,7 +189,7 @@ def _ip(addresses: bytes, size: int) -> bytes:
 
 
 def _endpoint(text: str, block: tuple[int, int], number: int) -> _Endpoint:
-    """Return the address and port in `text`, or made-up ones for connection `number`."""
+    """Return the address and port in `text`, or made-up ones in `block` for connection `number`."""
     host, _, digits = text.rpartition(":")
     port = int(digits) if digits.isdecimal() and len(digits) < 6 else 0
     if 0 < port < 65_536:

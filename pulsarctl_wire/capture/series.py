@@ -154,7 +154,7 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     first_times = {index: span.first for index, span in enumerate(spans) if span is not None}
     by_time = iter(sorted(first_times, key=lambda index: (first_times[index], name_key(names[index]))))
     order = [next(by_time) if index in first_times else index for index in range(len(names))]
-    numbers = [number for number, index in enumerate(order) if index in first_times]
+    numbers = [number for number, index in enumerate(order) if index in first_times]  # files with times
     series_names = [series_of(name) for name in names]
     continued = _find_continuing(order, numbers, series_names, spans)
     turns = [Turn(index) for index in order]
@@ -194,7 +194,11 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
 def _find_continuing(
     order: list[int], numbers: list[int], series_names: list[str], spans: Sequence[Span | None]
 ) -> dict[int, list[int]]:
-    """Return which earlier files continue after each of `numbers` begins."""
+    """Return for each of `numbers` the earlier files that go on after it begins.
+
+    `numbers` and the files are indexes in `order`, which has indexes of the given files. A file whose end is
+    not known ends where the next one of its series begins.
+    """
     continued: dict[int, list[int]] = {}
     open_files: list[int] = []
     for number in numbers:

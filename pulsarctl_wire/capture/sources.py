@@ -37,6 +37,7 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 SNIFFED: Final = 4096
+"""Bytes of a source, after decompression, that show whether it is text."""
 
 LATEST: Final = 64
 """Packets after which a packet with an earlier time is still put in its place."""
@@ -192,6 +193,7 @@ class Decoder:
         """What the texts among the sources are, in words."""
         self.packets = 0
         self.cut_packets = 0
+        """Packets of which the end was not captured."""
         self.dropped_packets = 0
         """Packets that the kernel dropped, according to the files."""
         self.last_ns = 0
@@ -397,7 +399,7 @@ class Decoder:
         if isinstance(first, Frame) or (isinstance(first, Malformed) and is_clearly_a_frame(first.raw)):
             return True
         stream = FrameStream(Connection(0), True, from_start=False)
-        stream.certain = False
+        stream.is_direction_certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
     def _read_frames(self, dumps: Iterable[Dump], is_unfiltered: bool = True) -> Iterator[list[Event]]:
@@ -408,7 +410,7 @@ class Decoder:
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
         stream = FrameStream(connection, True, limit=self._limit)
-        stream.certain = False
+        stream.is_direction_certain = False
         state = self.reassembler.new_state(connection, self.knowledge, (stream,))
 
         def track(events: list[Event]) -> list[Event]:
@@ -438,7 +440,7 @@ class Decoder:
 
 
 def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
-    """Undo the compression of a source; return its first bytes and the stream that the others come from."""
+    """Undo the compression of a source; return the stream and the bytes that were read from it."""
     source: Counted | None = None
     for _ in range(4):  # only an attacker compresses more often
         head = first_bytes(stream, 4)

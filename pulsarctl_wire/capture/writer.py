@@ -26,7 +26,7 @@ MAX_COMMENTS: Final = 32
 _COST: Final = 128  # bytes of memory for a kept packet, besides its own
 _SECTION, _INTERFACE, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
 _RECEIVED, _DROPPED = 4, 5  # isb_ifrecv, isb_ifdrop
-_SECRETS_SIZE: Final = 1 << 20
+_SECRETS_SIZE: Final = 1 << 20  # bytes of a key log in a block
 _RESOLUTION: Final = struct.pack("<HHB3x", 9, 1, 9)  # if_tsresol 10^-9
 _DELAY: Final = 1_024  # packets after which a selected one is written: late events may comment on it
 _PADDINGS: Final = (b"", bytes(1), bytes(2), bytes(3))
@@ -44,16 +44,16 @@ class PcapngWriter:
         self.count = 0
         self._stream = stream
         self._interfaces: dict[int, int] = {}
-        self._section = self._interface = b""
+        self._section_options = self._interface_options = b""
         if about is not None:
-            self._section = pack_options(((APPLICATION, about.application), (COMMENT, about.section)))
-            self._interface = pack_options(((COMMENT, about.interface),))
+            self._section_options = pack_options(((APPLICATION, about.application), (COMMENT, about.section)))
+            self._interface_options = pack_options(((COMMENT, about.interface),))
         self.begin()
 
     def begin(self) -> None:
         """Begin a section, as at the start of a file: it can be read without the previous ones."""
         self._interfaces.clear()
-        self._put(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + self._section)
+        self._put(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + self._section_options)
 
     def write(self, packet: RawPacket, comments: Sequence[str] = ()) -> None:
         """Write a packet with comments, if any."""
@@ -89,8 +89,8 @@ class PcapngWriter:
 
     def _add_interface(self, link: int) -> int:
         """Write the block of a new interface; return its number."""
-        resolution = _RESOLUTION + (self._interface or bytes(4))
-        self._put(_INTERFACE, struct.pack("<HHI", link, 0, 0) + resolution)
+        options = _RESOLUTION + (self._interface_options or bytes(4))  # zeros end them
+        self._put(_INTERFACE, struct.pack("<HHI", link, 0, 0) + options)
         return self._interfaces.setdefault(link, len(self._interfaces))
 
     def _put(self, kind: int, body: bytes) -> None:

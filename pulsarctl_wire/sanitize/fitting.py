@@ -20,14 +20,14 @@ _FILLS: Final = {True: b"xqzjkvwbdfghlmnprstcy", False: bytes(range(256))}
 _NINE_BITS: Final = bytes(byte | 0x90 for byte in range(256))
 """Byte -> one that takes nine bits in zlib's blocks with fixed codes (RFC 1951, 3.2.6)."""
 _NEAR: Final = 24  # random bytes more or fewer that are tried once the search is close
-_VARIANTS: Final = 4
+_VARIANTS: Final = 4  # different random bytes that are tried
 _EFFORT: Final = 1 << 30  # bytes that are compressed for a payload, at most
 _MIN_ATTEMPTS: Final = 40  # of a content of any size
 _LARGE: Final = 1024 * 1024  # bytes of a content for which fewer variants are tried
 _MAX_PADDING: Final = 16  # bytes
 _SHORT_LITERAL: Final = 59  # a larger number in the tag of a literal says how many bytes its size has
-_MAX_WIDTH: Final = 4
-_STRETCHES: Final = (1, 2, 3, 5, 8, 13)
+_MAX_WIDTH: Final = 4  # bytes of the size of a literal
+_STRETCHES: Final = (1, 2, 3, 5, 8, 13)  # numbers of stretches of random bytes that are tried
 
 Encode = Callable[[bytes], bytes]
 
@@ -152,20 +152,20 @@ def _neighbours(variants: _Variants, low: int, high: int) -> Iterator[bytes]:
 # -- codecs
 
 
-def encoders_like(codec: int, block: bytes, is_known: bool = True) -> list[Encode]:
+def encoders_like(codec: int, block: bytes, size: int | None = None) -> list[Encode]:
     """Return functions that compress as `block` was, the usual one first, then ones that compress better.
 
-    `is_known` is False if the beginning of the block, which shows the format, is not known.
+    `size`: `block` is only the beginning of one of `size` bytes. None: it is whole.
     """
     if codec == CompressionType.LZ4:
         return [_lz4, _lz4_high]
     if codec == CompressionType.ZLIB:
-        return [_zlib(level, _ends_with_flush(block) and is_known) for level in (6, 9)]
+        return [_zlib(level, size is None and _ends_with_flush(block)) for level in (6, 9)]
     if codec == CompressionType.ZSTD:
         return [_zstd(level, block) for level in (3, 1, 19)]
     if block.startswith(SNAPPY_FRAMING):
         return [_snappy_framed]
-    return [_snappy_to(len(block))]
+    return [_snappy_to(len(block) if size is None else size)]
 
 
 def _lz4(data: bytes) -> bytes:

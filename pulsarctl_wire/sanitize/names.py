@@ -1,7 +1,8 @@
 """Pseudonyms: texts replaced by others of the same size and shape, always in the same way.
 
     letters        by letters; four or more in a row by consonants, so that they form no word
-    digits         by consonants, so that a name that only differs in a number does not become another one
+    digits         by consonants: by digits, a name of public words and a number could become another real
+                   one (default-1, default-2)
     a public word, separators, -partition-N, __change_events and other marks: unchanged
     an address     by another one of its kind, with as many digits; loopback stays
 
@@ -32,7 +33,11 @@ _ALPHABETS: Final = {
     "upper": (_LOWER.upper(), _CONSONANTS.upper() + b"jqxzw"),
     "digit": (b"0123456789", _CONSONANTS),
 }
-"""Class of characters -> the characters, and what replaces them in runs of letters that are long."""
+"""Class of characters -> the characters, and what replaces them: letters in long runs only, digits always.
+
+21 consonants are too few for 26 letters, so five of the other case are added: different letters stay
+different.
+"""
 _NO_TEXT: Final = range(0xF8, 0x100)  # bytes that UTF-8 never has
 _WIDE: Final = {2: range(0x100, 0x180), 3: range(0x4E00, 0x9000), 4: range(0x20000, 0x2A000)}
 """Bytes of a character in UTF-8 -> the characters that replace those of this size."""
@@ -81,7 +86,7 @@ _FORMS: Final = {
 """Kind -> what is looked for in its texts, and the words that stay; other kinds are names."""
 
 Replaced = Callable[[Kind, bytes, bytes], object]
-"""Takes the kind of a text, the text and what replaces it (the same if it is kept)."""
+"""Takes the kind of a text, the text and what replaces it (the same if it is kept; b"": not known)."""
 
 
 class Pseudonyms:
@@ -118,7 +123,11 @@ class Pseudonyms:
         return replacement
 
     def replace_words(self, text: bytes, words: frozenset[bytes]) -> bytes:
-        """Return what replaces running text, in which these words and numbers stay."""
+        """Return what replaces running text, in which these words and numbers stay.
+
+        It is reported as `Kind.ERRORS`, whose words the check does not search one by one. `keep` does not
+        matter here.
+        """
         replacement = self._substitute(text, _TEXT, words)
         self.on_replaced(Kind.ERRORS, text, replacement)
         return replacement

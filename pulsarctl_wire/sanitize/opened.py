@@ -44,7 +44,7 @@ class Plain:
             yield start, b"".join(parts)
 
 
-def is_opened(tcp: Tcp) -> bool | None:
+def find_opened(tcp: Tcp) -> bool | None:
     """Return whether the records of a connection were opened; None if that is not certain yet."""
     if tcp.half.is_opened or tcp.half.other.is_opened:
         return True
@@ -65,7 +65,10 @@ def note_base(plain: Plain, segment: Segment) -> None:
 
 
 def make_segments(number: int, segment: Segment, plain: Plain, other: Plain) -> Iterator[Segment]:
-    """Yield what packet `number` carries instead of `segment`: the plain bytes of its direction."""
+    """Yield what packet `number` carries instead of `segment`: the plain bytes of its direction.
+
+    `other` are the plain bytes of the other direction, which the segments acknowledge.
+    """
     key, _, _, flags, _, _ = segment
     base, acknowledged = plain.base or 0, (other.base or 0) + other.sent + other.has_ended & MASK
     for start, data in plain.take(number):

@@ -116,7 +116,7 @@ class PacketRewriter:
             out[pos:end] = data[pos:end]
             self._rewrite_ip(data, pos, end, out)
             protocol = _protocol(data, pos)
-            size = {UDP: 6, _TCP: _TCP_HEADER}.get(protocol, 0)
+            size = {UDP: 6, _TCP: _TCP_HEADER}.get(protocol, 0)  # 6: without the checksum
             out[end : end + size] = data[end : end + size]
             kind, pos = inner_header(protocol, data, end)
             if kind < 0 or pos > end + _MAX_TUNNEL:
@@ -135,7 +135,7 @@ class PacketRewriter:
     # -- headers
 
     def _is_usual(self, link: int, data: bytes, ip: int) -> bool:
-        """Return whether all headers before the IP header at `ip` are understood."""
+        """Return whether only a usual link layer, and perhaps a tunnel, is before the IP header at `ip`."""
         pos, kind = self._link_end(link, data)
         if pos == ip:
             return True
@@ -189,7 +189,7 @@ class PacketRewriter:
             out[end + 6 : end + 8] = bytes(2)  # no checksum, as is usual in tunnels
 
     def _rewrite_ip(self, data: bytes, pos: int, end: int, out: bytearray) -> None:
-        """Replace the addresses of the IP header at `pos`; its options, up to `end`, are removed."""
+        """Replace the addresses of the IP header at `pos`; its options, up to `end`, become zeros."""
         if data[pos] >> 4 == 6:
             for start in (pos + 8, pos + 24):
                 out[start : start + 16] = self._addresses.replace(data[start : start + 16])

@@ -128,6 +128,7 @@ class PayloadRewriter:
             return payload
         self.unkept += is_kept
         for start, stop in free:
+            # b"": what replaces it is known only once it fits, and the check needs only the text
             self._pseudonyms.on_replaced(Kind.PAYLOADS, data[start:stop], b"")
         sample = b"".join(data[start : min(stop, start + 256)] for start, stop in free[:64])
         content = Content(bytes(out), free, key, is_text(sample))
@@ -190,7 +191,7 @@ class PayloadRewriter:
         block = self._cache.get(key)
         if block is None:
             content = Content(bytes(size), [(0, size)], key, is_printable=False)
-            fitted = fit(content, total, encoders_like(codec, first_chunk, is_known=False))
+            fitted = fit(content, total, encoders_like(codec, first_chunk, total))
             self.unfit += fitted is None
             block = b"" if fitted is None else fitted[1]
             self._keep(key, block)

@@ -4,7 +4,7 @@
        \\-> wait until all their bytes are replaced -> packets.py -> pcapng
 
 What waits is bounded: if the packets that wait for the end of a frame are too many, the oldest are written
-with noise instead, and counted.
+as if their frames were cut there, or with noise, and counted.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from pulsarctl_wire.sanitize.fields import FieldRewriter
 from pulsarctl_wire.sanitize.frames import FrameRewriter
 from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 from pulsarctl_wire.sanitize.noise import Noise
-from pulsarctl_wire.sanitize.opened import holds_records, is_opened, make_last, make_segments, note_base
+from pulsarctl_wire.sanitize.opened import find_opened, holds_records, make_last, make_segments, note_base
 from pulsarctl_wire.sanitize.packets import PacketRewriter, find_segment
 from pulsarctl_wire.sanitize.payloads import PayloadRewriter
 from pulsarctl_wire.sanitize.strays import StrayRewriter
@@ -56,14 +56,14 @@ class _WaitingPacket:
     """What replaces its payload, once known."""
 
     @property
-    def is_opened(self) -> bool:
-        """Whether it is TLS that was opened."""
-        return self.tls is not None and is_opened(self.tls) is True
+    def carries_plain(self) -> bool:
+        """Whether it is TLS that was opened, and is written with plain bytes."""
+        return self.tls is not None and find_opened(self.tls) is True
 
     def is_ready(self) -> bool:
         """Replace its bytes as far as they are known; return whether no more will become known."""
-        if self.tls is not None and is_opened(self.tls) is not False:
-            return self.is_opened and not holds_records(self.tls)
+        if self.tls is not None and find_opened(self.tls) is not False:
+            return self.carries_plain and not holds_records(self.tls)
         if self.stream is None or self.half is None or self.segment is None:
             return True
         if self.payload is None:
@@ -106,8 +106,8 @@ class Sanitizer:
     `reading` says how captures are read; `opens_tls`: there are, or may come, secrets of TLS. What they open
     is written as plain TCP.
 
-    `unfinished` counts packets that were filled with noise, as their frames were incomplete for too long, and
-    `blanked` those without a TCP segment, of which only headers are left.
+    `cut_short` counts packets that were written before their frames were complete: as parts of cut frames, or
+    with noise. `blanked` counts those without a TCP segment, of which only headers are left.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Sanitizer:
         *,
         opens_tls: bool = False,
     ) -> None:
-        self.unfinished = 0
+        self.cut_short = 0
         self.blanked = 0
         self.decoder = Decoder(
             reading._replace(keep_duplicates=True),  # copies are copies again, as they get the same bytes
@@ -259,12 +259,12 @@ class Sanitizer:
             self._next += 1
             self._waiting_bytes -= len(waiting.packet[2]) + _COST
             if not is_ready:
-                self.unfinished += 1
+                self.cut_short += 1
                 if waiting.stream is not None:
                     waiting.stream.resolve_unfinished()
             comment = self._comments.pop(self._next - 1, "")
             comments = [comment] if comment else []
-            if waiting.is_opened:
+            if waiting.carries_plain:
                 self._write_opened(waiting, comments)
             else:
                 self._writer.write(self._rewrite(waiting), comments)

@@ -22,9 +22,9 @@ from pulsarctl_wire.wire.framing.resync import begins_command, is_parseable
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.varint import fields
 
-_SIZES: Final = 8  # bytes of TOTAL_SIZE and COMMAND_SIZE
+_SIZES_END: Final = 8  # TOTAL_SIZE and COMMAND_SIZE end there
 _ATTEMPTS: Final = 256
-_PROXY_ADDRESSES: Final = {1: 4, 2: 16}
+_PROXY_ADDRESSES: Final = {1: 4, 2: 16}  # family (IPv4, IPv6) -> bytes of an address
 _TEXTS: Final = ("HTTP", "SSH")
 _HTTP_END: Final = b"\r\n\r\n"
 
@@ -78,16 +78,17 @@ class StrayRewriter:
     def _rewrite_frame(self, data: bytes) -> bytes:
         """Return what replaces bytes that begin where a frame should have begun."""
         guess = guess_frame(data)
-        if guess is None and begins_command(data, _SIZES, None):  # with sizes that cannot be right
-            number = next(fields(data, _SIZES, len(data))).value
-            guess = GuessedFrame(number, _SIZES, min(_SIZES + header_at(data, 0)[1], len(data)), 0)
+        if guess is None and begins_command(data, _SIZES_END, None):  # with sizes that cannot be right
+            number = next(fields(data, _SIZES_END, len(data))).value
+            guess = GuessedFrame(number, _SIZES_END, min(_SIZES_END + header_at(data, 0)[1], len(data)), 0)
         if guess is None:
-            return self._rewrite_sizes(data[:_SIZES]) + self._rewrite_unknown(data)
+            return self._rewrite_sizes(data[:_SIZES_END]) + self._rewrite_unknown(data)
         out = bytearray(data)
         stop = guess.end
-        if guess.command == _SIZES and guess.order == "big":  # TOTAL_SIZE may be too small for the command
-            stop = max(stop, min(_SIZES + header_at(data, 0)[1], len(data)))
-        self._fields.rewrite(data, guess.command, stop, BaseCommand.DESCRIPTOR, out)
+        if guess.command_at == _SIZES_END and guess.order == "big":
+            # TOTAL_SIZE may be too small for the command
+            stop = max(stop, min(_SIZES_END + header_at(data, 0)[1], len(data)))
+        self._fields.rewrite(data, guess.command_at, stop, BaseCommand.DESCRIPTOR, out)
         if guess.type in PAYLOAD_TYPES and guess.stop > guess.end:
             parts = locate(data[: guess.stop], guess.end)
             if not parts.problem:
@@ -98,8 +99,8 @@ class StrayRewriter:
 
     def _rewrite_unknown(self, data: bytes) -> bytes:
         """Return what replaces the bytes after the sizes; its command parses only if the old one did."""
-        rest = data[_SIZES:]
-        size = header_at(data, 0)[1] if len(data) >= _SIZES else 0
+        rest = data[_SIZES_END:]
+        size = header_at(data, 0)[1] if len(data) >= _SIZES_END else 0
         if not 0 < size <= len(rest):
             return self._noise.like(rest)
         if is_parseable(rest[:size]):
@@ -116,11 +117,11 @@ class StrayRewriter:
 
     def _rewrite_sizes(self, sizes: bytes) -> bytes:
         """Return what replaces bytes where sizes should be: numbers stay, text gets equally wrong text."""
-        if len(sizes) < _SIZES or not is_text(sizes):
+        if len(sizes) < _SIZES_END or not is_text(sizes):
             return sizes
         for number in range(_ATTEMPTS):
             key = self._pseudonyms.key_of(sizes + struct.pack(">I", number))
-            candidate = Noise.draw(key, _SIZES, is_printable=True)
+            candidate = Noise.draw(key, _SIZES_END, is_printable=True)
             if _judge(candidate) == _judge(sizes) and not any(recognise(candidate)):
                 return candidate
         return sizes

@@ -117,7 +117,8 @@ class Stream:
             elif isinstance(event, Gap):
                 self.resolved += event.size
                 self._in_step = self.resolved <= self._skipped_until
-            elif not (isinstance(event, Malformed) and event.protocol):  # its size is without holes
+            elif not (isinstance(event, Malformed) and event.protocol):
+                # the size of another protocol's bytes leaves out holes, so it does not show where they end
                 self._end_strays(event.offset + event.size)
         position = self._decoder.position
         self._replace_skipped(position)

@@ -129,7 +129,9 @@ PHRASES: Final = re.compile(
     rb"|__transaction_pending_ack|__transaction_log_|__compaction|transaction_coordinator_assign|__consumer_offsets)"
     rb"|__transaction_pending_ack|^pulsar\.repl\b|multiTopicsReader|^reader(?=-)"
 )
-"""Names, and parts of names, with which Pulsar marks something."""
+"""What stays in texts: Pulsar's marks in names; versions in HTTP and in paths; escapes of URLs; TCP4 and
+TCP6; hex numbers of eight digits.
+"""
 
 NUMBERED: Final = re.compile(rb"RECONSUMETIMES|DELAY_TIME|ORIGIN_MESSAGE_ID\w*|__\w+|.*TIMESTAMP", re.DOTALL)
 """Keys of properties whose values stay if they match `VALUE`: these are no names."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsarctl_wire.capture import Decoder, Source, read_frames
-from pulsarctl_wire.capture.text import forms, log_connections, syscalls
+from pulsarctl_wire.capture.text import forms, log_connections, number_rows, syscalls
 from pulsarctl_wire.capture.text import netty as text_netty
 from pulsarctl_wire.capture.text.forms import FORMS
 from pulsarctl_wire.capture.text.lines import split_lines, unescape
@@ -680,6 +680,26 @@ def test_what_is_known_of_a_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert Counter(frame.type for frame in frames) == {2: 20, 3: 10}
     servers = Counter(frame.connection.server for frame in frames if frame.to_broker)
     assert servers["10.0.0.2:6650"] == 10
+
+
+@pytest.mark.parametrize("addresses", [(0x1000, 0x5000), (0x5000, 0x1000), (0x1000, 0x1040)])
+def test_dumps_of_gdb_at_several_addresses(addresses: tuple[int, int]) -> None:
+    text = "".join(
+        f"0x{start + at:x}:\t" + "\t".join(f"0x{byte:02x}" for byte in data[at : at + 8]) + "\n"
+        for start, data in zip(addresses, (CONNECT[:16], CONNECT[16:32]), strict=True)
+        for at in range(0, 16, 8)
+    )
+    dumps = list(number_rows.parse_little(enumerate(text.splitlines(), 1)))
+    assert [(dump.data, dump.line) for dump in dumps] == [(CONNECT[:16], 1), (CONNECT[16:32], 3)]
+
+
+def test_rows_of_gdb_that_differ_in_width_are_not_cut() -> None:
+    text = (
+        "0x1000:\t0x00\t0x01\n0x1002:\t0x02\t0x03\n"
+        "0x1004:\t0x04\t0x05\t0x06\t0x07\n0x1008:\t0x08\t0x09\t0x0a\t0x0b\n"
+    )
+    with pytest.raises(CaptureError, match="these rows are in no known layout"):
+        list(number_rows.parse_little(enumerate(text.splitlines(), 1)))
 
 
 def od(data: bytes, size: int) -> str:

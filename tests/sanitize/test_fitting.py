@@ -111,6 +111,26 @@ def test_the_chunks_of_a_message_make_a_block(codec: int) -> None:
     assert decompress(codec, b"".join(chunks), metadata.uncompressed_size)
 
 
+def test_chunks_in_snappy_are_padded_to_the_size_of_their_message() -> None:
+    data = b"".join(b"line %d of a long text\n" % line for line in range(108))
+    codec = CompressionType.SNAPPY
+    whole = encoders_like(codec, b"")[0](data)
+    metadata = MessageMetadata(
+        compression=codec,
+        num_chunks_from_msg=2,
+        chunk_id=0,
+        uuid="u",
+        total_chunk_msg_size=len(whole),
+        uncompressed_size=len(data),
+    )
+    rewriter = make_rewriter()
+    chunks = []
+    for metadata.chunk_id, chunk in enumerate((whole[:100], whole[100:])):
+        chunks.append(rewriter.rewrite(metadata, chunk, "owner", is_cut=False))
+    assert rewriter.unfit == 0
+    assert len(decompress(codec, b"".join(chunks), len(data))) == len(data)
+
+
 def test_what_does_not_decompress_still_does_not() -> None:
     metadata = MessageMetadata(compression=CompressionType.LZ4, uncompressed_size=100)
     other = make_rewriter().rewrite(metadata, b"this is no LZ4", None, is_cut=False)

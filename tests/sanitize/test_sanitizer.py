@@ -45,7 +45,7 @@ def test_samples_say_the_same_without_names(name: str) -> None:
     assert describe(copy) == describe(capture)
     assert examine(copy) == examine(capture)
     assert search(copy, originals) == []
-    assert (made.unfinished, made.payloads.unfit) == (0, 0)
+    assert (made.cut_short, made.payloads.unfit) == (0, 0)
     for before, after in zip(packets_of(capture), packets_of(copy), strict=True):
         assert (before[0], len(before[2]), before[3]) == (after[0], len(after[2]), after[3])
 
@@ -75,7 +75,7 @@ def test_tls_that_secrets_open_is_written_in_the_clear() -> None:
     assert search(copy, originals) == []
     assert b"CLIENT_RANDOM" not in copy
     assert len(packets_of(copy)) == len(packets_of(capture))
-    assert made.unfinished == 0
+    assert made.cut_short == 0
 
 
 def test_tls_that_stays_closed_keeps_its_records() -> None:
@@ -312,7 +312,7 @@ def test_too_many_packets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     capture = pcapng(captured([*tcp.handshake(), *tcp.say([(True, large)])]))
     copy, made, _ = sanitize(capture)
-    assert 0 < made.unfinished < len(packets_of(copy))
+    assert 0 < made.cut_short < len(packets_of(copy))
     assert b"secret" not in copy
 
 
@@ -380,6 +380,6 @@ def test_a_frame_that_never_ends_holds_others_up_for_a_while_only(monkeypatch: p
     segments += other.whole(conversation([b"a payload of some length"] * 200))
     capture = pcapng(captured(segments))
     copy, made, originals = sanitize(capture)
-    assert made.unfinished == 1
+    assert made.cut_short == 1
     assert describe(copy) == describe(capture)
     assert search(copy, originals) == []

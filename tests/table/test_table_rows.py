@@ -42,7 +42,7 @@ def rows_of(events: list[Event], *, payload: bool = False, sources: tuple[str, .
 def frames_of(data: bytes) -> list[Event]:
     """The frames of raw bytes, and what is left of them."""
     stream = FrameStream(Connection(0, "10.0.0.1:5", "[fd00::1]:6650"), True)
-    stream.certain = False
+    stream.is_direction_certain = False
     return [*stream.feed(data), *stream.close()]
 
 

@@ -49,7 +49,7 @@ def redacted(pieces: list[bytes]) -> bytes:
 
 def decoded(data: bytes) -> list[tuple[type[Event], int, Any]]:
     stream = FrameStream(Connection(0), True)
-    stream.certain = False
+    stream.is_direction_certain = False
     events = [*stream.feed(data), *stream.close()]
     return [(type(each), each.offset, each.type if isinstance(each, Frame) else None) for each in events]
 

@@ -20,6 +20,7 @@ def parse_base64(lines: Iterable[Line]) -> Iterator[Dump]:
     for number, line in lines:
         match = _WHOLE.match(line)
         text = match[1] if match else ""
+        # a piece of the same long line, or a line that may follow
         is_next = number == last or (len(text) <= width and not digits.endswith("="))
         if len(text) == 1 and not (digits and is_next):
             text = ""  # the last line may have one digit, no first one has

@@ -52,7 +52,7 @@ class _List:
         self.has_yielded = False
 
     def add(self, value: str) -> bool:
-        """Add a value; return False if it is no byte."""
+        """Add a value; return False if it is no byte, or if bytes before it were left out."""
         digits = value.lstrip("-")
         has_prefix = digits[:2] in ("0x", "0X")
         try:
@@ -60,7 +60,7 @@ class _List:
         except ValueError:
             return False
         if value[0] == "-":
-            number = 256 - number if 0 < number <= 128 else number and 256
+            number = 256 - number if 0 < number <= 128 else number and 256  # 256: no byte
         if number > 255 or self.missing:
             return False
         self.data.append(number)
@@ -115,7 +115,10 @@ class _Lists:
         self._repeats = Repeats()
 
     def parse(self, lines: Iterable[Line]) -> Iterator[Dump]:
-        """Yield the bytes of each list. Raises CaptureError if all break off."""
+        """Yield the bytes of each list.
+
+        Raises CaptureError if all break off, or if one does of which a part was yielded.
+        """
         time_ns: int | None = None
         last = 0
         for number, line in lines:
@@ -170,7 +173,10 @@ class _Lists:
         current.data += current.data[-1:] * (times - 1)
 
     def _drop(self, number: int, token: str) -> None:
-        """Forget the open list at a token that is not a byte of it; if it is long, remember the problem."""
+        """Forget the open list at a token that is not a byte of it; if it is long, remember the problem.
+
+        Raises CaptureError if a part of it was yielded.
+        """
         current, self._open = self._open, None
         if current is None:
             return

@@ -21,7 +21,8 @@ UNKNOWN_SIZE: Final = -1
 
 
 class LogConnection(NamedTuple):
-    """A connection in a log: its name there, and its ends as "address:port" ("": not in the log).
+    """A connection in a log: its name there, and its ends as the log writes them: "10.0.0.2:6650",
+    "b/10.0.0.2:6650", "fd:5" ("": not in the log).
 
     `near` is the end that wrote the log. `client` is "near" or "far" if the log says which one it is.
     """
@@ -38,8 +39,8 @@ class Dump:
 
     data: bytes
     time_ns: int | None
-    """ns since 1970 (without a time zone in the text: UTC), or since midnight if there is no date. None for
-    intervals, and where there are no times."""
+    """ns since 1970 (without a time zone in the text: UTC), or since midnight if there is no date. None if
+    the text gives no time, or only the time since the packet before."""
     link: str = ""
     """What the bytes start with: "ethernet" or "ip" for tcpdump's packets; "": unknown."""
     more: bool = False
@@ -82,4 +83,4 @@ def belongs(stream: FrameStream, data: bytes) -> bool:
     total, size = int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
     if len(data) < 8:
         return total >> 24 == 0
-    return 2 <= size <= total - 4 < MAX_KEPT_FRAME and data[8:9] in (b"\x08", b"")
+    return 2 <= size <= total - 4 < MAX_KEPT_FRAME and data[8:9] in (b"\x08", b"")  # 08: the tag of its type

@@ -38,7 +38,10 @@ class _Peers:
 
 
 def parse_follow_yaml(lines: Iterable[Line]) -> Iterator[Dump]:
-    """Parse a stream as YAML; the form of Wireshark before 4.0, too. Raises CaptureError."""
+    """Parse a stream as YAML; the form of Wireshark before 4.0, too.
+
+    Raises CaptureError if its base64 is broken.
+    """
     peers = _Peers()
     hosts = ["", ""]
     peer, time_ns, begin, indent = 0, None, 0, 0
@@ -103,7 +106,8 @@ def parse_follow_arrays(lines: Iterable[Line]) -> Iterator[Dump]:
 def parse_follow_dump(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse a stream as a hex dump or hex lines, where what the second peer sent is indented.
 
-    The offsets of a hex dump count the bytes of each peer. Raises CaptureError if they do not.
+    The offsets of a hex dump count the bytes of each peer. Raises CaptureError if they do not, or if the
+    stream is shown as ASCII. Yields nothing for another hex dump.
     """
     peers = _Peers()
     sizes = [0, 0]

@@ -1,8 +1,9 @@
 """Finds out in which form a text shows bytes.
 
-Forms are tried in the order of `FORMS`, the most specific one first, on the beginning of the text, then on
-more of it. A form is taken at once if it shows packets or a capture file, or begins with a frame; a doubtful
-one only if no better one is found. So a text may begin with megabytes of other lines, whatever its size.
+Forms are tried in the order of `FORMS`, the most specific one first, on a window of the text: its first
+4 KiB, then up to 1 MiB, then the next ones. A form is taken at once if it shows packets or a capture file, or
+begins with a frame; a doubtful one if a window of 1 MiB, or the whole text, has no better one. So a text may
+begin with megabytes of other lines.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -116,8 +117,8 @@ def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
             return choice.form, unescape(rest) if choice.is_escaped else rest
         if has_ended:
             raise CaptureError(": ".join([NO_TRAFFIC, *problems[:1]]))
-        last = sum(len(text) for number, text in reversed(window) if number == window[-1][0])
-        if limit < _WINDOW or _WINDOW // 4 < last < MAX_LINE:
+        last_line_size = sum(len(text) for number, text in reversed(window) if number == window[-1][0])
+        if limit < _WINDOW or _WINDOW // 4 < last_line_size < MAX_LINE:  # a long line must stay whole
             limit *= 4
             problems.clear()
             continue
@@ -211,7 +212,7 @@ def _decode(form: Form, dumps: Iterable[Dump]) -> Iterator[Event]:
         stream = streams.get(key)
         if stream is None:
             stream = streams[key] = FrameStream(Connection(0), True)
-            stream.certain = False
+            stream.is_direction_certain = False
         if form.is_unfiltered or dump.connection or belongs(stream, dump.data):
             yield from stream.feed(dump.data)
             if dump.missing:

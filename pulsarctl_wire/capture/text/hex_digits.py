@@ -20,7 +20,7 @@ PROMPTS: Final = ("$ ", "#", "//", "% ")
 _HEX: Final = re.compile(r"[0-9A-Fa-f]+")
 _DECIMAL: Final = re.compile("[0-9]")  # a word of prose may consist of the letters a to f: "added"
 _SEPARATORS: Final = str.maketrans(dict.fromkeys(",;:-()[]", " "))
-_MIN_BYTES: Final = 4
+_MIN_HEX_WORDS: Final = 4  # in a line that is taken for hex with a typo
 _EMBEDDED: Final = re.compile(
     r"(?<![\w-])(?:0[xX]|\\+x)?((?:[0-9A-Fa-f]{2}[ :-]?){7,}[0-9A-Fa-f]{2})(\.{3}|\u2026)?(?!\w)"
 )
@@ -103,7 +103,7 @@ def _reject_typos(number: int, line: str, ratio: int) -> None:
     words = _words(line)
     wrong = [word for word in words if not _HEX.fullmatch(word.removeprefix("0x"))]
     good = len(words) - len(wrong)
-    if wrong and words[0] != wrong[0] and good >= max(_MIN_BYTES, ratio * len(wrong)):
+    if wrong and words[0] != wrong[0] and good >= max(_MIN_HEX_WORDS, ratio * len(wrong)):
         raise CaptureError(f"line {number}: {shorten(wrong[0])} is not hex")
 
 

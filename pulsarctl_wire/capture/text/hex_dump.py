@@ -219,6 +219,10 @@ _PADDED = 46  # bytes; Ethernet pads shorter packets to that
 
 
 def _time_stamp(line: str, default: int | None) -> int | None:
+    """Return the time at the beginning of a line, in ns: since 1970, or since midnight without a date.
+
+    Return `default` if there is none; None if it is an interval, or its date is wrong.
+    """
     if match := _EPOCH.match(line):
         return int(match[1]) * 10**9 + int(match[2].ljust(9, "0"))
     match = _STAMP.match(line)

@@ -19,29 +19,31 @@ class LogConnections:
 
     def __init__(self, reassembler: Reassembler) -> None:
         self._reassembler = reassembler
-        self._keys: dict[
-            str, tuple[bytes, bytes]
-        ] = {}  # of the segments of the near and the far end, by name
+        self._keys: dict[str, tuple[bytes, bytes]] = {}
+        """Name of a connection -> the keys of the segments that its near end and its far end send."""
         self._number = 0
 
-    def add(self, dump: Dump, place: int) -> Iterator[list[Event]]:
-        """Yield the events of the bytes of a log, which are at `place`."""
+    def add(self, dump: Dump, packet: int) -> Iterator[list[Event]]:
+        """Yield the events of the bytes that a log shows.
+
+        `packet` stands for a packet number: it has the number of the line where the bytes begin.
+        """
         assert dump.connection is not None
         name = dump.connection.name
         if dump.is_last and name not in self._keys:
             return
-        keys = self._keys.pop(name, None) or self._open(dump, place)
+        keys = self._keys.pop(name, None) or self._open(dump, packet)
         self._keys[name] = keys
         key = keys[dump.is_inbound]
         for start in range(0, len(dump.data), _PIECE):
-            yield from self._send(key, dump.data[start : start + _PIECE], 0, 0, dump.time_ns, place)
+            yield from self._send(key, dump.data[start : start + _PIECE], 0, 0, dump.time_ns, packet)
         if dump.missing:
             hole = hole_size(dump, self._half(key).stream)
-            yield from self._send(key, b"", min(hole, MASK >> 1), 0, dump.time_ns, place)
+            yield from self._send(key, b"", min(hole, MASK >> 1), 0, dump.time_ns, packet)
         if dump.is_last:
-            yield from self._send(key, b"", 0, FIN, dump.time_ns, place)
+            yield from self._send(key, b"", 0, FIN, dump.time_ns, packet)
         if len(self._keys) > MAX_CONNECTIONS:
-            yield from self._close_oldest(dump.time_ns, place)
+            yield from self._close_oldest(dump.time_ns, packet)
 
     def _half(self, key: bytes) -> Half:
         tcp = self._reassembler.connection(key)
@@ -49,22 +51,22 @@ class LogConnections:
         return tcp.half if tcp.keys[0] == key else tcp.half.other
 
     def _send(
-        self, key: bytes, data: bytes, missing: int, flags: int, time_ns: int | None, place: int
+        self, key: bytes, data: bytes, missing: int, flags: int, time_ns: int | None, packet: int
     ) -> Iterator[list[Event]]:
         if self._reassembler.connection(key) is None:
             return  # it was ended, as too many bytes were held
         segment: Segment = (key, self._half(key).next & MASK, 0, flags, data, missing)
-        events = self._reassembler.add(segment, time_ns, place)
+        events = self._reassembler.add(segment, time_ns, packet)
         while events:
             yield events
             events = self._reassembler.take_more()
 
-    def _close_oldest(self, time_ns: int | None, place: int) -> Iterator[list[Event]]:
+    def _close_oldest(self, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
         name = next(iter(self._keys))
         for key in self._keys.pop(name):
-            yield from self._send(key, b"", 0, FIN, time_ns, place)
+            yield from self._send(key, b"", 0, FIN, time_ns, packet)
 
-    def _open(self, dump: Dump, place: int) -> tuple[bytes, bytes]:
+    def _open(self, dump: Dump, packet: int) -> tuple[bytes, bytes]:
         """Begin a connection; return the keys of its segments, which have made-up addresses."""
         log_connection = dump.connection
         assert log_connection is not None
@@ -77,7 +79,7 @@ class LogConnections:
             is_near_client is not dump.is_inbound,
             bool(log_connection.client),
             dump.time_ns,
-            place,
+            packet,
         )
         tcp.life.syns = int(bool(log_connection.client))
         tcp.life.accepted = bool(log_connection.client)

@@ -8,8 +8,9 @@ The tool's options are not in the text: the layout is the first one in which all
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, takewhile
 from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.capture.text.dump import PIECE, Dump
@@ -23,6 +24,7 @@ _SAMPLED: Final = 64  # rows from which the layout is detected
 _ROW: Final = re.compile(r"\s*(0x[0-9a-f]{3,16}|[0-9A-Fa-f]{6,8})(?:\s+<[^<>\s]{1,500}>)?:?(?=[ \t]|$)(.*)")
 _VALUE: Final = re.compile(r"-?(?:0x)?[0-9a-f]+")
 _CHARACTERS: Final = re.compile(r"(?<=\d)\s+'(?:\\.[0-7]{0,2}|[^\\])'")  # of gdb x/c, next to its number
+_MAX_SIZE: Final = 8  # bytes of a number
 _OCTAL_WIDTHS: Final = {1: 3, 2: 6, 4: 11, 8: 22}
 _CELL: Final = 4  # columns of a character of od -c
 _CELL_OCTAL: Final = re.compile("[0-3][0-7]{2}")
@@ -144,11 +146,35 @@ def _detect(rows: list[_Row]) -> _Layout | None:
             for (at, after), row in zip(pairwise(addresses), rows[1:], strict=False)
         ]
         width = max(steps, default=0) or _width_of(tokens)
+        # a single row may end within a number, which is then shown as a whole
         widths = {-(-width // size) * size for size in ((1, 2, 4, 8) if len(full) == 1 else (1,))}
         for width in sorted(widths):
-            for layout in (_numbers(address_base, width, full[0], tokens), _characters(address_base, width)):
-                if layout is not None and all(_read(row, layout, "little", None) for row in full):
-                    return layout
+            if (layout := _fit(address_base, width, full, tokens)) is not None:
+                return layout
+        if bases == [16]:
+            return _detect_jumping(full, steps, tokens)
+    return None
+
+
+def _detect_jumping(full: list[_Row], steps: list[int], tokens: list[str]) -> _Layout | None:
+    """Return the layout of rows of gdb whose addresses jump forward, where another dump begins.
+
+    Their width is not the largest step, but the most frequent one that a row can fill.
+    """
+    frequencies = Counter(step for step in steps if 0 < step <= _MAX_SIZE * len(tokens))
+    width = max(frequencies, key=lambda step: (frequencies[step], step), default=0) or _width_of(tokens)
+    layout = _fit(16, width, full, tokens)
+    if layout is None:
+        return None
+    most_numbers = max(sum(1 for _ in takewhile(_VALUE.fullmatch, _tokens(row.body))) for row in full)
+    return layout if most_numbers * layout.size <= width else None  # otherwise bytes would be lost
+
+
+def _fit(address_base: int, width: int, full: list[_Row], tokens: list[str]) -> _Layout | None:
+    """Return the layout of rows of `width` bytes, the first of which has these tokens; None if none fits."""
+    for layout in (_numbers(address_base, width, full[0], tokens), _characters(address_base, width)):
+        if layout is not None and all(_read(row, layout, "little", None) for row in full):
+            return layout
     return None
 
 
@@ -196,19 +222,19 @@ def _base_of(values: list[str], size: int) -> int:
     if widths == {8 * size} and set(digits) <= {"0", "1"}:
         return 2
     is_octal = not set(digits) & set("89-")
-    if is_octal and (widths == {_OCTAL_WIDTHS[size]} or _has_zeros(values)):
+    if is_octal and (widths == {_OCTAL_WIDTHS[size]} or _have_leading_zeros(values)):
         return 8
     limit = 1 << 8 * size
     return 10 if all(-limit // 2 <= int(value) < limit for value in values) else 0
 
 
-def _has_zeros(values: list[str]) -> bool:
-    """Return whether all numbers but 0 begin with a zero, as gdb prints octal ones; of any width."""
+def _have_leading_zeros(values: list[str]) -> bool:
+    """Return whether all numbers begin with a zero and differ in width, as gdb prints octal ones."""
     return len(set(map(len, values))) > 1 and all(value[0] == "0" for value in values)
 
 
 def _width_of(tokens: list[str]) -> int:
-    """Return the bytes of a single row, if its numbers show their size."""
+    """Return the bytes of a single row if its numbers show their size; otherwise how many words it has."""
     first = tokens[0] if tokens else ""
     digits = len(first.removeprefix("0x"))
     same = [token for token in tokens if len(token) == len(first) and _VALUE.fullmatch(token)]

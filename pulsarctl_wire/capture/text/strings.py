@@ -119,7 +119,8 @@ def read_escapes(
 ) -> tuple[bytes, int]:
     """Return the bytes of a text with escapes up to the `quote`, or the end of the line; and where that is.
 
-    Other characters than ASCII stand for their UTF-8 in double quotes (Go), else for a byte each (Python).
+    Characters beyond ASCII stand for their UTF-8 in double quotes if the line has \\x or \\0 (Go). Otherwise
+    they stand for a byte each (Python, JSON), or for their UTF-8 if some do not fit into a byte.
     """
     out = bytearray()
     coding = "utf-8" if quote == '"' and ("\\x" in line or "\\0" in line) else "latin-1"

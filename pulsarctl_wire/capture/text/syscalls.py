@@ -88,7 +88,7 @@ class _Calls:
         self._unfinished: dict[str, str] = {}  # by thread: what its line begins with
         self._rereader = _Rereader()
         self._repeats = Repeats()
-        self._generation = 0
+        self._generation = 0  # connections opened so far: in their names, as descriptors are used again
 
     def take(self, number: int, line: str) -> Iterator[Dump]:
         """Yield the bytes that a line shows."""
@@ -202,11 +202,11 @@ def _transfer(
         is_cut = bool(missing)
         length = _LENGTH.match(rest, position)
         whole = min(int(length[1]) if length else left, left)
-        is_only = _STRING.search(rest, position) is None
-        if not is_cut and is_only and len(data) < left:
+        is_last_string = _STRING.search(rest, position) is None
+        if not is_cut and is_last_string and len(data) < left:
             data = rereader.read(rest[match.end() : position - 1], left) or data
         data = data[:left]
-        hole = max((left if is_only else whole) - len(data), 0) if is_cut or is_only else 0
+        hole = max((left if is_last_string else whole) - len(data), 0) if is_cut or is_last_string else 0
         yield _part(record, data, hole)
         left -= len(data) + hole
     if left == size:  # a pointer, not a string
@@ -238,6 +238,7 @@ class _Rereader:
     def read(self, text: str, size: int) -> bytes | None:
         """Return the `size` bytes of a string; None if no reading fits."""
         splits = [match.end(1) for match in _OCTAL.finditer(text) if match[2]]  # positions
+        # a printable character is never escaped, so its last digit is a character of its own
         certain_splits = {
             split
             for split in splits
@@ -262,7 +263,7 @@ class _Rereader:
 def _checksums(data: bytes) -> set[str | None] | None:
     """Return the kinds of checksums of frames; None if there is something else, or a wrong checksum."""
     stream = FrameStream(Connection(0), True)
-    stream.certain = False
+    stream.is_direction_certain = False
     checksums = set[str | None]()
     for event in [*stream.feed(data), *stream.close()]:
         if not isinstance(event, Frame) or event.partial or event.checksum == "invalid":

@@ -82,7 +82,7 @@ class TlsConnection:
         reader = side.reader
         pieces: list[Piece] = []
         self._last = time_ns, packet
-        while True:
+        while True:  # twice if the reader gets lost: then the rest is searched for the next record
             was_lost, lost_bytes = reader.is_lost, reader.lost_bytes
             records = reader.take(data)
             if was_lost and reader.lost_bytes > lost_bytes:

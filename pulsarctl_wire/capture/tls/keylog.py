@@ -23,7 +23,7 @@ MAX_LABELS: Final = 16
 _SESSION: Final = b"session "
 """Begins the keys of secrets that are known by session ids; client randoms have 32 bytes."""
 MAX_EFFORT: Final = 1 << 30
-"""Record numbers that are tried for all connections."""
+"""Record numbers that are tried at most, for all connections together."""
 MASTER: Final = "CLIENT_RANDOM"
 """The label of a TLS 1.2 master secret."""
 _USABLE_LABEL: Final = re.compile(

@@ -20,9 +20,9 @@ _BLOCK: Final = 65_536
 _KEYSTREAM_SIZE: Final = 16
 """Bytes of keystream for each."""
 _HEAD: Final = 9
-"""Bytes of a frame that are compared: two sizes, and the tag of the command's type."""
+"""Bytes of a frame of which some are known: two sizes, and the field tag of the command's type."""
 MIN_BODY: Final = _HEAD + 4 + 17
-"""Bytes of the body of the smallest record that has a frame."""
+"""Bytes of the body of the smallest record that has a frame: a PING of 13 bytes, content type and tag."""
 _MAX_RECORDS: Final = 3
 """Records that a search tries: some begin within a frame."""
 _FULL_BODY: Final = 16_384
@@ -87,7 +87,10 @@ class Keystream:
         self._output = bytearray(_KEYSTREAM_SIZE * _BLOCK + _KEYSTREAM_SIZE)
 
     def search(self, opener: Opener, records: list[Sealed], block: int, encryptor: Any) -> int | None:
-        """Try a block of numbers for `records`; return the number of the record of index 0, or None."""
+        """Try the numbers of a block for `records`; return the number of the record of index 0, or None.
+
+        `block` counts the blocks from number 0 on. `encryptor` encrypts counters with the key of `opener`.
+        """
         nonce = int.from_bytes(opener.iv, "big") ^ block * _BLOCK
         low = nonce % _BLOCK
         for place, byte in enumerate((nonce // _BLOCK).to_bytes(10, "big")):

@@ -237,6 +237,7 @@ class Negotiation:
     def is_undecided(self, side: Side) -> bool:
         """Return whether early data is next, and the server has yet to say whether it accepts that."""
         secrets = self._keylog.secrets_of(self.client_random)
+        # without the key of its handshake, what the server says is never seen
         is_said = self.facts.early_data or "SERVER_HANDSHAKE_TRAFFIC_SECRET" not in secrets
         return side.stage == EARLY and not is_said
 

@@ -217,7 +217,7 @@ class Opening:
                 self._facts.reason = ""
 
     def _leave_closed(self, side: Side, entry: Entry) -> bool:
-        """Count a record that is not opened."""
+        """Count a record that is not opened; return True: it need not wait any more."""
         side.facts.closed_records += 1
         side.facts.closed_alerts += entry.header[0] == ALERT
         if side.stage != sides.HANDSHAKE:

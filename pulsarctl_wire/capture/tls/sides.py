@@ -72,15 +72,16 @@ class Side:
         self.message_skip = 0  # bytes of a message too large to keep
         self.stage = CLEAR
         self.opener: Opener | None = None
-        self.number = 0  # of the next record
+        self.number = 0  # of the next record; below 0: as many records are left closed first
         self.is_placed = True  # whether that is known
         self.is_closed = False  # nothing more is opened
         self.lacks_secret = False  # ... as there is no secret yet
         self.opened = 0  # records opened with this key
         self.skips = 0  # records with another key that may come before the first that this one opens
         self.explicit_base = 0  # the nonce in record 0, of TLS 1.2
-        self.tried = 0  # records that were tried in vain since the number was lost
-        self.lost_bytes = 0  # since then
+        # records that were tried in vain since the number was lost; midway: by the last search
+        self.tried = 0
+        self.lost_bytes = 0  # since the number was lost
         self.missing = 0  # bytes lost before the next application data
         self.holes = 0  # that wait
         self.waiting: deque[Entry] = deque()

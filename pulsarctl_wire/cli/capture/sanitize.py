@@ -199,9 +199,9 @@ class _Job:
             console.warn(
                 f"{count_of(sanitizer.blanked, 'packet')} without TCP: only headers are left of them"
             )
-        if sanitizer.unfinished:
+        if sanitizer.cut_short:
             text = "their frames were incomplete for too long: their payload is noise"
-            console.warn(f"{count_of(sanitizer.unfinished, 'packet')}: {text}")
+            console.warn(f"{count_of(sanitizer.cut_short, 'packet')}: {text}")
         if payloads.unfit:
             text = "nothing else compresses to the same size: they do not decompress any more"
             console.warn(f"{count_of(payloads.unfit, 'compressed payload')}: {text}")

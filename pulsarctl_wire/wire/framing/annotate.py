@@ -140,13 +140,13 @@ class _Annotator:
         if guess is None:
             self._add(0, len(raw), event.protocol or "no frame")
             return
-        names = ("TOTAL_SIZE", "COMMAND_SIZE") if guess.command == 8 else ("SIZE",)
+        names = ("TOTAL_SIZE", "COMMAND_SIZE") if guess.command_at == 8 else ("SIZE",)
         order = ", little-endian" if guess.order == "little" else ""
-        for offset, name in zip(range(0, guess.command, 4), names, strict=False):
+        for offset, name in zip(range(0, guess.command_at, 4), names, strict=False):
             self._add(
                 offset, offset + 4, f"{name} {int.from_bytes(raw[offset : offset + 4], guess.order)}{order}"
             )
-        self._add_message(guess.command, guess.end, BaseCommand.DESCRIPTOR, "")
+        self._add_message(guess.command_at, guess.end, BaseCommand.DESCRIPTOR, "")
         if guess.stop > guess.end:
             self._add_entry(guess.end, guess.stop)
         if guess.stop < len(raw):

@@ -32,16 +32,16 @@ from pulsarctl_wire.wire.varint import SIZED, Field, describe_break, fields
 class GuessedFrame(NamedTuple):
     """A guess at the frame that some bytes were meant to be, as offsets into them.
 
-    type      type number of its command
-    command   where the command begins
-    end       where the command ends, by its size, or where the bytes end
-    stop      where the entry after the command ends, likewise; `end` if there is none
-    order     byte order of its sizes, "big" or "little"
-    problem   what is wrong with its header; "" if nothing
+    type         type number of its command
+    command_at   where the command begins
+    end          where the command ends, by its size, or where the bytes end
+    stop         where the entry after the command ends, likewise; `end` if there is none
+    order        byte order of its sizes, "big" or "little"
+    problem      what is wrong with its header; "" if nothing
     """
 
     type: int
-    command: int
+    command_at: int
     end: int
     stop: int
     order: Literal["big", "little"] = "big"
@@ -67,8 +67,8 @@ def is_clearly_a_frame(raw: bytes) -> bool:
     guess = guess_frame(raw)
     return (
         guess is not None
-        and begins_command(raw, guess.command, None)
-        and (guess.command == 8 or check_command(raw[guess.command : guess.end], None) > 0)
+        and begins_command(raw, guess.command_at, None)
+        and (guess.command_at == 8 or check_command(raw[guess.command_at : guess.end], None) > 0)
     )
 
 
@@ -152,10 +152,10 @@ def describe_problem(raw: bytes) -> str:
     if guess is None:
         return ""
     reason = guess.problem
-    can_have_secrets = any(names_credentials(field) for field in _fields(raw, guess.command, guess.end))
+    can_have_secrets = any(names_credentials(field) for field in _fields(raw, guess.command_at, guess.end))
     is_complete = guess.end < len(raw) or len(raw) < Malformed.KEPT  # otherwise its end may be missing
     if not reason and not can_have_secrets and is_complete:
-        reason = describe_break(raw, guess.command, guess.end, BaseCommand.DESCRIPTOR)
+        reason = describe_break(raw, guess.command_at, guess.end, BaseCommand.DESCRIPTOR)
     if reason or can_have_secrets:
         return f": {command_name(guess.type)}{', ' if reason else ''}{reason}"
     return ""
@@ -171,9 +171,9 @@ def _cached_spans(raw: bytes) -> list[Span]:
     guess = guess_frame(raw)
     if guess is None:
         return [(0, len(raw))]
-    top = _fields(raw, guess.command, guess.end)
+    top = _fields(raw, guess.command_at, guess.end)
     if any(names_credentials(field) for field in top):
-        visible_end = top[0].stop if is_type(top[0]) else guess.command
+        visible_end = top[0].stop if is_type(top[0]) else guess.command_at
     else:
         visible_end = _find_harmless_end(top, guess)
         visible_end = find_credentials(raw, min(guess.end, visible_end), visible_end)

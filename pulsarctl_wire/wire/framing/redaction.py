@@ -275,7 +275,7 @@ class Redactor:
     def _start_search(self, data: bytes) -> bytes:
         """Start a decoder that searches for frames: none begins with `data`."""
         self._stream = FrameStream(Connection(0), True, from_start=False)
-        self._stream.certain = False
+        self._stream.is_direction_certain = False
         return self._release(data, self._stream.feed(data), self._stream)
 
     def _release(self, data: bytes, events: list[Event], stream: FrameStream) -> bytes:

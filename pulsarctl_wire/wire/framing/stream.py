@@ -48,15 +48,16 @@ class FrameStream:
 
     `from_start`: the first byte fed is the first that was sent; otherwise the stream begins with a search.
     `limit` is the largest legal frame in bytes, length prefix included; the connection's state sets it to
-    what the broker announces. `certain` is False while `to_broker` is a guess: then no frame is refused for
-    its direction. `protocol` names the other protocol that was recognised in this direction, or is "".
+    what the broker announces. `is_direction_certain` is False while `to_broker` is a guess: then no frame is
+    refused for its direction. `protocol` names the other protocol that was recognised in this direction, or
+    is "".
     """
 
     __slots__ = (
         *("_approved", "_buffer", "_held_before", "_is_fresh", "_is_searching", "_lost", "_need"),
-        *("_packet", "_search", "_skip", "_source", "_source_ns", "_sources", "_time_ns", "certain"),
-        *("connection", "has_more", "held_bytes", "kept_bytes", "limit", "position", "protocol"),
-        *("spoke", "to_broker"),
+        *("_packet", "_search", "_skip", "_source", "_source_ns", "_sources", "_time_ns", "connection"),
+        *("has_more", "held_bytes", "is_direction_certain", "kept_bytes", "limit", "position"),
+        *("protocol", "spoke", "to_broker"),
     )
 
     def __init__(
@@ -65,7 +66,7 @@ class FrameStream:
         self.connection = connection
         self.to_broker = to_broker
         self.limit = limit
-        self.certain = True
+        self.is_direction_certain = True
         self.has_more = False
         """Whether `take` has paused: then the caller must call `take_more`."""
         self.protocol = ""
@@ -372,7 +373,7 @@ class FrameStream:
         return is_known and not is_little_endian(data, pos)
 
     def _direction(self) -> bool | None:
-        return self.to_broker if self.certain else None
+        return self.to_broker if self.is_direction_certain else None
 
     def _detect_protocol(self, data: bytes, pos: int, events: list[Event]) -> int:
         """Look for another protocol at the beginning of the stream.
