@@ -68,6 +68,23 @@ def is_bad(line: str) -> bool:
     )
 
 
+def test_secrets_of_sessions_are_written_as_such() -> None:
+    log, line = KeyLog(), f"RSA Session-ID:{'ab' * 32} Master-Key:{SECRET.lower()}\n".encode()
+    log.feed(GOOD.encode() + b"\n" + line)
+    lines = [log.lines_of(key) for key in log.client_randoms]
+    assert lines == [GOOD.replace(SECRET, SECRET.lower()).encode() + b"\n", line]
+
+
+def test_each_key_log_may_begin_with_a_byte_order_mark() -> None:
+    log = KeyLog()
+    for line in (GOOD, f"CLIENT_TRAFFIC_SECRET_0 {RANDOM} {'cc' * 32}", "# a comment"):
+        data = f"\ufeff{line}".encode()
+        log.feed(data[:2])
+        log.feed(data[2:])
+        log.finish()
+    assert (log.secrets, log.bad_lines) == (2, 0)
+
+
 def test_secrets_are_kept_by_client_random_and_label() -> None:
     log = KeyLog()
     log.feed(f"\ufeff{GOOD}\r\nCLIENT_TRAFFIC_SECRET_0\t{RANDOM}  {'cc' * 32} ".encode())

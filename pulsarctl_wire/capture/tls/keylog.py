@@ -30,14 +30,14 @@ _USABLE_LABEL: Final = re.compile(
     rb"(CLIENT_RANDOM|CLIENT_EARLY_TRAFFIC_SECRET|(?:CLIENT|SERVER)_(?:HANDSHAKE_TRAFFIC_SECRET|TRAFFIC_SECRET_[0-9]{1,6}))"
 )
 _LINE: Final = re.compile(
-    rb"^([A-Z][A-Z0-9_]{0,63})[ \t]+((?:[0-9A-Fa-f]{2}){1,64})[ \t]+((?:[0-9A-Fa-f]{2}){1,256})[ \t\r]*$",
+    rb"^(?:\xef\xbb\xbf)?"  # a byte order mark
+    rb"([A-Z][A-Z0-9_]{0,63})[ \t]+((?:[0-9A-Fa-f]{2}){1,64})[ \t]+((?:[0-9A-Fa-f]{2}){1,256})[ \t\r]*$",
     re.M,
 )
 _BY_SESSION: Final = re.compile(
     rb"^.{0,400}?RSA Session-ID:((?:[0-9A-Fa-f]{2}){1,32})[ \t]+Master-Key:([0-9A-Fa-f]{96})[ \t\r]*$", re.M
 )
-_IGNORED: Final = re.compile(rb"^[ \t\r]*(?:#.*)?$", re.M)
-_BOM: Final = b"\xef\xbb\xbf"
+_IGNORED: Final = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t\r]*(?:#.*)?$", re.M)
 _PIECE: Final = 1 << 20
 _SIZES: Final = {32, 48}
 """Sizes of secrets, in bytes: that of the hash (32 or 48); a master secret has 48."""
@@ -76,8 +76,6 @@ class KeyLog:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of a key log, cut anywhere; `finish` it before you feed another one."""
-        if not self._lines and not self._rest:
-            data = data.removeprefix(_BOM)
         for start in range(0, len(data), _PIECE):
             self._feed_piece(data[start : start + _PIECE])
 
@@ -191,7 +189,7 @@ class KeyLog:
 
     @property
     def client_randoms(self) -> list[bytes]:
-        """The client randoms that have secrets, the oldest first."""
+        """The client randoms that have secrets, and keys of secrets known by session ids; the oldest first."""
         return list(self._sessions)
 
     def find_secrets(self, label: str) -> Iterator[tuple[bytes, bytes]]:
@@ -201,11 +199,16 @@ class KeyLog:
                 yield client_random, labels[label]
 
     def lines_of(self, client_random: bytes) -> bytes:
-        """Return the lines of a client random's secrets, as in a key log."""
-        labels = self.secrets_of(client_random)
-        return b"".join(
-            f"{label} {client_random.hex()} {secret.hex()}\n".encode() for label, secret in labels.items()
-        )
+        """Return the lines of the secrets of one of `client_randoms`, as in a key log."""
+        secrets = self.secrets_of(client_random)
+        if client_random.startswith(_SESSION):
+            session_id = client_random.removeprefix(_SESSION).hex()
+            lines = [
+                f"RSA Session-ID:{session_id} Master-Key:{secret.hex()}\n" for secret in secrets.values()
+            ]
+        else:
+            lines = [f"{label} {client_random.hex()} {secret.hex()}\n" for label, secret in secrets.items()]
+        return "".join(lines).encode()
 
     def describe_problems(self) -> list[str]:
         """Return what was ignored, a line for each kind."""

@@ -200,7 +200,7 @@ class _Job:
                 f"{count_of(sanitizer.blanked, 'packet')} without TCP: only headers are left of them"
             )
         if sanitizer.cut_short:
-            text = "their frames were incomplete for too long: their payload is noise"
+            text = "their frames were incomplete for too long: they are written as cut, or as noise"
             console.warn(f"{count_of(sanitizer.cut_short, 'packet')}: {text}")
         if payloads.unfit:
             text = "nothing else compresses to the same size: they do not decompress any more"
