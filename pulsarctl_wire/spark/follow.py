@@ -138,7 +138,7 @@ def follow(
             query.awaitTermination()
         finally:
             query.stop()
-        progress = batches.last or store.saved()
+        progress = batches.last or store.load_saved()
         if progress is None:
             return Totals()
         if finish:
@@ -201,7 +201,7 @@ class _Batches:
             self.store.discard(first, self.settings.options)
         progress = self.last
         with suppress(CaptureError):  # it is damaged; the checkpoint has all that is needed
-            progress = progress or self.store.saved()
+            progress = progress or self.store.load_saved()
         if progress is not None and progress.next <= first:
             self.store.save(progress, is_before_last=True)
 
