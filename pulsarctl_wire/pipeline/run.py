@@ -64,7 +64,7 @@ class Run:
         """Notes for the user about how the run goes on."""
         self.inputs = self._progress.inputs
         """All inputs of the table, in order: those of earlier runs, which may be gone, and new ones."""
-        self.resumed = self._progress.file
+        self.done_count = self._progress.file
         """How many inputs earlier runs have done."""
 
     @property
@@ -91,7 +91,7 @@ class Run:
             if finisher.is_submitted and time.monotonic() - saved_at > _SAVED_EVERY:
                 finisher.save(progress)
                 saved_at = time.monotonic()
-            if split.part == 0 and split.file == len(self.inputs) - 1:
+            if split.part == 0 and split.file == len(self.inputs) - 1:  # if it grows, the next run redoes it
                 progress.file, progress.part = split.file, 0
                 finisher.save(progress, is_before_last=True)
             finisher.add(split.name, progress.take(decoded), split.size)

@@ -10,8 +10,9 @@ from pulsarctl_wire.reports.views import COUNTS, IS_ERROR, text_of
 MIN_TIMED: Final = {"p99": 100, "p50": 20}
 """Latencies that a percentile needs before a difference in it is clear."""
 _SIGMAS: Final = 3
+"""How many standard deviations of a count (its square root) chance explains."""
 _CHANGE: Final = 0.1
-"""The least change of a latency that is clear."""
+"""The least change of a latency that is clear, as a share of the earlier one."""
 
 
 def compare(options: Options) -> str:

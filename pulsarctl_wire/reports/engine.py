@@ -63,14 +63,14 @@ class Engine(ABC):
         self._found = found
         self._find_again = find_again
         self._is_open = False
-        self._stored: set[str] = set()
-        self._unmade: set[str] = set()
+        self._stored: set[str] = set()  # views of `keep`
+        self._unmade: set[str] = set()  # views that no query has named yet
         self._choice = choice
         self._has_messages = any(table.files["messages"].paths for table in found)
 
     def query(self, sql: str, most: int | None = None) -> Answer:
         """Run a query; `most` is the maximum number of rows. Raises WireError if it fails."""
-        return self._again(lambda: _begun(self._run(self._complete_query(sql, most))))
+        return self._again(lambda: _begin_reading(self._run(self._complete_query(sql, most))))
 
     def rows(self, sql: str, most: int | None = None) -> list[Row]:
         """Return the rows of a query."""
@@ -174,7 +174,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
-        """Return the findings that were written with the tables, as `pipeline.findings.read` does."""
+        """Return the findings that were written with the tables, as `pipeline.storage.findings.read` does."""
 
     @abstractmethod
     def _give(self, name: str, rows: Any) -> None:
@@ -200,7 +200,7 @@ class Engine(ABC):
     def _lazy(self, sql: str) -> Any: ...
 
 
-def _begun(answer: Answer) -> Answer:
+def _begin_reading(answer: Answer) -> Answer:
     """Read the first row of an answer; return the answer. A file that vanishes later gives a CaptureError."""
     values = iter(answer.values)
     first = list(islice(values, 1))

@@ -14,7 +14,7 @@ from pulsarctl_wire.reports.views import in_clusters, named_servers
 ORDER: Final = "cluster, at_ns, turn, reported_place, file, packet_offset, stream_offset, connection"
 """The order of the rows that `events` gives."""
 
-_LAST: Final = 2**63 - 1
+_LAST: Final = 2**63 - 1  # `at_ns` of what comes at the end
 _ENDED: Final = "(c.end = 'dropped' OR (c.both AND c.end IN ('closed', 'reset', 'refused')))"
 """Whether a connection ended with its last packet; others end with the capture, or by reuse of addresses."""
 
@@ -43,12 +43,12 @@ def findings(options: Options) -> str:
 
 
 def servers(choice: Choice) -> str:
-    """Return the addresses that servers name, in all rows that the doctor gets."""
+    """Select servers and the URLs that they name, in all rows that the doctor gets."""
     return f"SELECT * FROM ({named_servers(_labelled('frames', choice))}) ORDER BY 1, 2, 3"
 
 
 def events(choice: Choice, clusters: Mapping[str, int]) -> str:
-    """Return all rows for the doctor, with `clusters` as for `clustered`. They must be sorted by `ORDER`.
+    """Select all rows for the doctor, with `clusters` as for `clustered`. They must be sorted by `ORDER`.
 
     Of `choice` only cluster and host count: rules need all frames of these.
     """
@@ -62,6 +62,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
     own_ns = f"coalesce(time_ns, {_LAST})"
     not_ended = f"known c WHERE NOT {_ENDED}"
+    # The numbers are `turn`, the order of rows with one time: -1 is the end of the addresses' earlier user.
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
         # Two times, two selects: so a condition for `at_ns` is one for a column, and readers skip by it.
         (_PLACE, "'frame'", 2, own_ns, frame_columns, f"{frames} f WHERE reported_ns IS NULL"),

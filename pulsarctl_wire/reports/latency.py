@@ -40,10 +40,14 @@ def slowest(options: Options) -> str:
 
 
 _IDS: Final = ("request_id", "producer_id", "sequence_id", "consumer_id", "ledger_id", "entry_id")
+_ANSWER_IDS: Final = _IDS[:4]  # the ledger and entry of an ACK may be those of another message
 
 
 def _frame_condition(frame: str, time: str, command: str, ids: Iterable[str]) -> str:
-    """Return the condition that row `frame` has the time, the command and the ids in these columns of `l`."""
+    """Return the condition that row `frame` has the time, the command and the ids in these columns of `l`.
+
+    An id that is null in one of them does not count.
+    """
     conditions = (f"coalesce({frame}.{name} = l.{name}, true)" for name in ids)
     return " AND ".join([f"{frame}.time_ns = l.{time} AND {frame}.command = l.{command}", *conditions])
 
@@ -63,5 +67,5 @@ def slow(options: Options) -> str:
             min(a.packet_offset) AS answer_packet_offset
         FROM longest l
             LEFT JOIN frames f ON {_frame_condition("f", "time_ns", "command", _IDS)}
-            LEFT JOIN frames a ON {_frame_condition("a", "answered_ns", "answer", _IDS[:4])}
+            LEFT JOIN frames a ON {_frame_condition("a", "answered_ns", "answer", _ANSWER_IDS)}
         GROUP BY ALL ORDER BY {order.format("l.")}"""

@@ -1,6 +1,6 @@
 """Where the packets of frames, or of whole connections, are: in which captures, from which byte on, as SQL.
 
-A row is a `pipeline.extract.Window`.
+A row is a `pipeline.files.extract.Window`.
 """
 
 from typing import Final
@@ -31,8 +31,10 @@ def picked_frames(table: str, where: str) -> str:
 
     `file1` and `offset1` are the place of the previous frame in the same direction, `file2` and `offset2` of
     the one before that; without such a frame, of the connection's first packet. `joins`: the previous frame
-    ends where this one begins. `is_alone`: this one can surely be decoded from its packet alone, as it is
-    usual (see `wire/framing/resync.py`), and does not follow the rest of a longer frame in that packet.
+    ends where this one begins; `goes_back`: and it may have begun in an earlier packet than it ends in.
+    `goes_on`: the next frame begins where this one ends. `is_mixed`: packets are out of order here.
+    `is_alone`: this one can surely be decoded from its packet alone, as it is a complete frame of a known
+    command (see `wire/framing/resync.py`), and does not follow the rest of a longer frame in that packet.
     """
     back = f"OVER (PARTITION BY connection, to_broker, file ORDER BY stream_offset ROWS {_BACK} PRECEDING)"
     return f"""

@@ -323,10 +323,10 @@ def percentiles(
         SELECT {names}, max(total) AS count, {ranks}max(latency_ns) AS max_ns{
         "".join(f", sum({name}) AS {name}" for name in also)
     }
-        FROM ranked GROUP BY {names} ORDER BY {order or _first(by)}"""
+        FROM ranked GROUP BY {names} ORDER BY {order or _default_order(by)}"""
 
 
-def _first(by: Mapping[str, str]) -> str:
+def _default_order(by: Mapping[str, str]) -> str:
     """Return the order of groups: by bucket, if any, then the largest count first."""
     times = ["time_ns"] if "time_ns" in by else []
     return ", ".join([*times, "count DESC", *(name for name in by if name != "time_ns")])

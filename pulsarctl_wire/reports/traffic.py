@@ -32,7 +32,7 @@ def throughput(options: Options) -> str:
 
 
 def topics(options: Options) -> str:
-    """Topics by bytes, with the numbers of their producers, subscriptions and errors."""
+    """Select topics by bytes, with the numbers of their producers, subscriptions and errors."""
     if options.by:
         return _totals(groups(options, **OF_FRAME))
     return f"""
@@ -47,7 +47,7 @@ def topics(options: Options) -> str:
 
 
 def tenants(options: Options) -> str:
-    """Tenants by bytes, with the numbers of their topics, connections and errors."""
+    """Select tenants by bytes, with the numbers of their topics, connections and errors."""
     return _totals(groups(options, "tenant", **OF_FRAME))
 
 
@@ -112,7 +112,7 @@ def hot_keys(options: Options) -> str:
 
 
 def errors(options: Options) -> str:
-    """Errors that brokers report, by code, command, topic and client."""
+    """Select errors that brokers report, by code, command, topic and client."""
     by = {"error": "error"} | groups(options, "command", "topic", "client", **OF_FRAME)
     return f"""
         SELECT {_columns(by)}, count(*) AS count, count(DISTINCT connection) AS connections,
@@ -121,7 +121,7 @@ def errors(options: Options) -> str:
 
 
 def checksums(options: Options) -> str:
-    """SEND and MESSAGE frames whose checksum is wrong."""
+    """Select SEND and MESSAGE frames whose checksum is wrong."""
     return f"""
         SELECT time_ns, command, topic, subscription, connection, {address("src")} AS src,
             {address("dst")} AS dst,
@@ -131,7 +131,7 @@ def checksums(options: Options) -> str:
 
 
 def gaps(options: Options) -> str:
-    """Stretches that were never captured, or are not frames."""
+    """Select stretches that were never captured, or are not frames."""
     return f"""
         SELECT time_ns, kind, size, reason, connection, to_broker, {address("src")} AS src,
             {address("dst")} AS dst, file, packet_offset, stream_offset

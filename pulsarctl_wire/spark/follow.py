@@ -56,7 +56,9 @@ _ROW: Final = "a row of the stream"
 _STITCHED: Final = "name string, path string, at long, size long, progress binary"
 _CHECKPOINT: Final = "progress/checkpoint"
 _TAKEN: Final = dict[str, tuple[str, UInt64]]
+"""The files that were added: identity -> name, and size in bytes."""
 _BATCH: Final = list[tuple[Input, Nanoseconds | None, str | None]]
+"""The files of a batch, each with when it begins (ns, if known), and why it is not read (None: it is)."""
 
 
 @dataclass
@@ -138,7 +140,7 @@ def follow(
             query.awaitTermination()
         finally:
             query.stop()
-        progress = batches.last or store.saved()
+        progress = batches.last or store.load_saved()
         if progress is None:
             return Totals()
         if finish:
@@ -179,7 +181,7 @@ class _Batches:
         if places:
             self._begin(min(place.name for place in places))
         calls = [(place, self.settings, store.out, store.number) for place in places]
-        for future in self.workers.submit(finish_at, calls, sys.maxsize):
+        for future in self.workers.submit(finish_at, calls, sys.maxsize):  # a task for each
             self.status.count(*future.result())
         for row in rows:
             if not row.name:
@@ -201,7 +203,7 @@ class _Batches:
             self.store.discard(first, self.settings.options)
         progress = self.last
         with suppress(CaptureError):  # it is damaged; the checkpoint has all that is needed
-            progress = progress or self.store.saved()
+            progress = progress or self.store.load_saved()
         if progress is not None and progress.next <= first:
             self.store.save(progress, is_before_last=True)
 
@@ -319,7 +321,8 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             file = by_name.get(name)
             if file is None or file.input.size <= size or not identity.startswith(file.begin):
                 continue
-            if file.identity == identity or file.identity not in earlier:  # a short file gets another `mark`
+            # A short file that grows gets another `mark`.
+            if file.identity == identity or file.identity not in earlier:
                 taken[file.identity] = [name, file.input.size]
                 growth = file.input.size - size
                 problem = f"has grown by {growth} bytes since it was added: they may be missing"
@@ -434,7 +437,7 @@ def _sort_key(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
 
 @dataclass
 class StitchProcessor(StatefulProcessor):
-    """Stitches splits; yields the `StitchedSlice` of each, where it is, and last the progress."""
+    """Stitches splits; yields a `StitchedSlice` for each, and last the progress."""
 
     settings: Settings
 

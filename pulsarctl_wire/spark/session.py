@@ -441,10 +441,11 @@ def _end_java(gently: bool, is_archiving: bool) -> None:
     SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = None
     running, _running = _running, None
-    archive = None if running is None or is_archiving else running.new_archive
+    # Java would write this at its end, even after SIGTERM, so it is killed.
+    unwanted_archive = None if running is None or is_archiving else running.new_archive
     process = getattr(gateway, "proc", None)
     if process is not None and not gently:
-        _end_process(process, archive is not None)
+        _end_process(process, unwanted_archive is not None)
     if gateway is not None:
         with suppress(Exception):
             gateway.shutdown()
@@ -454,10 +455,10 @@ def _end_java(gently: bool, is_archiving: bool) -> None:
         if is_archiving:
             _keep_out_of_the_way(process)
         elif gently:
-            _end_process(process, archive is not None, patience=True)
+            _end_process(process, unwanted_archive is not None, patience=True)
     if running is not None:
-        if archive is not None:
-            archive.with_suffix(".made").unlink(missing_ok=True)  # so that the next session may make it
+        if unwanted_archive is not None:
+            unwanted_archive.with_suffix(".made").unlink(missing_ok=True)  # the next session may make it
         if running.log is not None:
             running.log.close()
         shutil.rmtree(running.scratch, ignore_errors=True)

@@ -138,7 +138,7 @@ class Stats:
                 row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how + tls)
 
     def finish(self, decoder: Any) -> None:
-        """Flush the cells, and copy the counts of `decoder`: a `Decoder` or `Counting`."""
+        """Flush the cells, and copy the counts of `decoder`: a `Decoder` or `CountJob`."""
         self.flush()
         self._add_unanswered(decoder.knowledge)
         self.forms = decoder.forms
@@ -258,12 +258,16 @@ class Stats:
             answered = self._admit("command", (command_name(frame.request_type),))
         keys = [rows[kind].key if kind in rows else None for kind in _KINDS[1:]]
         cell = Cell([self.total, *rows.values()], (frame.type == _RECEIPT, answered.key, *keys))
-        cell.sent, cell.is_error, cell.partial = frame.type == _SEND, "error" in rows, frame.partial
+        cell.is_send, cell.is_error, cell.is_partial = frame.type == _SEND, "error" in rows, frame.partial
         self._seen.add(frame.connection.index)
         return cell
 
     def _row_keys(self, key: Key, frame: Frame) -> dict[str, Key]:
-        """Return the keys of the rows in which a frame counts; `key` is the key of its cell."""
+        """Return the keys of the rows in which a frame counts; `key` is the key of its cell.
+
+        A cell's key has command, connection, topic, subscription and producer, maybe something else, and
+        last, if there is a seventh part, the error.
+        """
         connection, topic, subscription = frame.connection, frame.topic, frame.subscription
         keys: dict[str, Key] = {
             "command": (frame.command,),

@@ -21,7 +21,7 @@ SPANS: Final = 64
 MAX_ROWS: Final = 1_000
 """Maximum number of rows of a kind."""
 
-_MAX_OMITTED: Final = 100 * MAX_ROWS
+_MAX_OMITTED: Final = 100 * MAX_ROWS  # rows of a kind that are counted as omitted
 _FIRST_SPAN: Final = 100_000_000  # ns
 
 KINDS: Final = ("connections", "topics", "producers", "subscriptions")

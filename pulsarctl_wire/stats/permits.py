@@ -371,13 +371,14 @@ class PermitState(LedgerState):
 
     def _request(self, frame: Frame) -> None:
         super()._request(frame)
+        # A SUBSCRIBE for an id in use opens nothing, so `_open` does not note it.
         is_repeat = frame.type == _SUBSCRIBE and self._in_use.get((True, id_of(frame))) != frame.number
         if (is_repeat or frame.type in _NOTABLE_REQUESTS) and id_of(frame) in self._followed:
             self._followed[id_of(frame)].row(frame).note(frame.command)
 
     def _pair_answer(self, frame: Frame, request: Request) -> None:
         super()._pair_answer(frame, request)
-        owner = request.owner
+        owner = request.owner  # (is it a consumer, its id)
         consumer = self._followed.get(owner[1]) if owner is not None and owner[0] else None
         if consumer is None:
             return

@@ -45,7 +45,7 @@ class Row:
         self.key = key
         self.frames = self.bytes = self.sent = self.delivered = 0
         self.invalid = self.errors = self.partial = self.unanswered = 0
-        self.lost = False  # whether latencies were dropped
+        self.lost = False  # whether it lacks latencies, as memory was short
         self.ended: Ended | None = None  # only for connections
         self.series: array[int] | None = None
 
@@ -70,16 +70,16 @@ class Cell:
     """The counts of frames with the same key since the last flush, and the rows in which they count."""
 
     __slots__ = (
-        *("bytes", "invalid", "is_error", "latencies", "latency_key"),
-        *("messages", "partial", "rows", "sent", "times", "untimed"),
+        *("bytes", "invalid", "is_error", "is_partial", "is_send", "latencies", "latency_key"),
+        *("messages", "rows", "times", "untimed"),
     )
 
     def __init__(self, rows: list[Row], latency_key: Key) -> None:
         self.rows = rows
         self.latency_key = latency_key
-        self.sent = False
+        self.is_send = False
         self.is_error = False
-        self.partial = False
+        self.is_partial = False
         self.times: list[Any] = []  # of its frames, in ns or None
         self.latencies: list[int] = []
         self.bytes = self.messages = self.invalid = self.untimed = 0
@@ -105,13 +105,13 @@ class Cell:
             start = stop
         frames = len(times) + self.untimed
         for row in self.rows:
-            if self.partial:
+            if self.is_partial:
                 row.partial += frames
             else:
                 row.frames += frames
                 row.bytes += self.bytes
                 row.invalid += self.invalid
-                if self.sent:
+                if self.is_send:
                     row.sent += self.messages
                 else:
                     row.delivered += self.messages

@@ -134,7 +134,7 @@ class FrameRows:
         return self._bytes + self._producers.size + self._topics.size + self._subscriptions.size
 
     def add(self, events: list[Event]) -> list[Event]:
-        """Collect the frames of `events` that `detail` asks for; return gaps and malformed bytes."""
+        """Collect the frames of `events` that `detail` asks for; return the events that are no frames."""
         damage: list[Event] = []
         is_all, has_exchanges = self._detail == ALL, self._detail == EXCHANGES
         common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
@@ -222,12 +222,13 @@ class FrameRows:
             self._record_head(row, frame, head)
             if is_send and head.sequence != ids.sequence:
                 self._keep(row, "metadata_sequence_id", to_signed(head.sequence))
+        # Others are neither compressed nor a batch, so nothing in them can contradict their metadata.
         if checksum and (head is None or head.codec or head.batch != 1 or checksum == _INVALID):
             for name, value in self._examiner.examine(frame):
                 self._keep(row, name, value)
         if frame.resend_of is not None:
             self._keep(row, "resend", 1)
-        if frame.broker_entry or (frame.partial and payload_at):
+        if frame.broker_entry or (frame.partial and payload_at):  # `_fill_entries` gets these wrong
             self._keep(row, "metadata_size", payload_at - frame.metadata_at)
 
     def _record_head(self, row: int, frame: Frame, head: Head) -> None:

@@ -40,7 +40,10 @@ class MessageRows:
         return rows
 
     def add(self, events: Iterable[Event]) -> None:
-        """Add the messages of each SEND and MESSAGE. Cut frames and incomplete chunks have none."""
+        """Add the messages of each SEND and MESSAGE. Frames that are cut have none.
+
+        The message of several chunks comes with the last one, if all were seen.
+        """
         for event in events:
             if isinstance(event, Frame):
                 self._add(event)

@@ -13,7 +13,7 @@ from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire import data
 from pulsarctl_wire.errors import WireError
-from pulsarctl_wire.reports.engine import MAX_AGAIN, Answer, _begun
+from pulsarctl_wire.reports.engine import MAX_AGAIN, Answer, _begin_reading
 from pulsarctl_wire.reports.overview import collect
 from pulsarctl_wire.reports.sql import Options
 
@@ -106,7 +106,7 @@ def test_rows_that_were_given_cannot_be_taken_back() -> None:
         yield [1]
         raise OSError("x.parquet: No such file or directory")
 
-    answer = _begun(Answer(["n"], values()))
+    answer = _begin_reading(Answer(["n"], values()))
     rows = answer.rows()
     assert next(rows) == {"n": 1}
     with pytest.raises(WireError, match="the table was replaced while its rows were read"):

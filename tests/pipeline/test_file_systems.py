@@ -64,7 +64,7 @@ def test_a_run_continues_where_the_last_one_ended(base: str) -> None:
         run = Run(inputs[:count], out, options=Options(split_size=20_000))
         run.run(Pool(Now()))
         assert rows(out) == expected([Path(each.name).name for each in inputs[:count]])
-    assert run.resumed == 2
+    assert run.done_count == 2
 
 
 def test_analyze_and_report(base: str) -> None:

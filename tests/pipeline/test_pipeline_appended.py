@@ -51,7 +51,7 @@ def test_rows_of_inputs_that_are_gone_stay(tmp_path: Path, gone: list[int]) -> N
     for count in (len(left) - 1, len(left), len(left)):
         again = Run(find_inputs(left[:count]), str(out), options=OPTIONS)
         totals = run(left[:count], out, OPTIONS)
-    assert again.resumed == len(again.inputs) == 6
+    assert again.done_count == len(again.inputs) == 6
     assert everything(out) == expected.tables
     assert (totals.packets, totals.connections) == (expected.packets, len(expected.tables["connections"]))
     run(left, out, OPTIONS, mirror=True)
@@ -61,7 +61,7 @@ def test_rows_of_inputs_that_are_gone_stay(tmp_path: Path, gone: list[int]) -> N
 def test_mirror_has_only_what_is_there(tmp_path: Path) -> None:
     paths, out = put(tmp_path, parts(4)), tmp_path / "out"
     run(paths[:2], out, OPTIONS, mirror=True)
-    assert Run(find_inputs(paths), str(out), options=OPTIONS, mirror=True).resumed == 2
+    assert Run(find_inputs(paths), str(out), options=OPTIONS, mirror=True).done_count == 2
     run(paths, out, OPTIONS, mirror=True)
     assert same(paths, out)
     run(paths[1:], out, OPTIONS, mirror=True)
@@ -207,7 +207,7 @@ def test_progress_that_others_made_up(tmp_path: Path, file: int, part: int, side
     paths, out = put(tmp_path, parts(3)), tmp_path / "out"
     run(paths[:2], out, OPTIONS)
     store = Store(str(out))
-    progress = store.saved()
+    progress = store.load_saved()
     assert progress is not None
     made_up = Side(side, paths[0], paths[0], 0, 0, None, None)
     progress.inputs = [] if part == 3 else [each._replace(sides=(made_up,)) for each in progress.inputs]

@@ -183,7 +183,7 @@ def test_a_table_becomes_one_of_delta_lake_later(tmp_path: Path) -> None:
     paths, out = put(tmp_path, parts(3)), tmp_path / "out"
     run(paths, out, OPTIONS)
     again = Run(find_inputs(paths), str(out), options=OPTIONS, format="delta")
-    assert again.resumed == 3
+    assert again.done_count == 3
     again.run(Pool(Now()))
     same(out)
     run(paths, out, IN_DIRECTORIES)

@@ -62,7 +62,7 @@ def test_a_late_host_is_added_to_what_is_done(tmp_path: Path, paths: list[str], 
         assert without(after[name], *BY_ORDER) == without(expected.tables[name], *BY_ORDER)
         assert {*map(repr, before[name])} <= {*map(repr, after[name])}
     again = add(paths, out)
-    assert (again.resumed, again.notes) == (len(paths), ())
+    assert (again.done_count, again.notes) == (len(paths), ())
     assert everything(out) == after
 
 
@@ -109,7 +109,7 @@ def test_the_newest_files_of_two_hosts_grow(tmp_path: Path) -> None:
     for count in (5, 12, 30, len(flows[0])):
         for path, some in files.items():
             path.write_bytes(pcap(some[:count]))
-        assert add(paths, out).resumed == (count > 5)
+        assert add(paths, out).done_count == (count > 5)
         assert everything(out) == alone(paths, OPTIONS, by_time=True).tables
 
 
@@ -151,7 +151,7 @@ def test_hosts_whose_names_differ_in_numbers_alone(tmp_path: Path) -> None:
     before = {repr(row) for row in everything(out)["frames"]}
     os.remove(paths[0])
     again = add(paths[1:], out)
-    assert (again.rebuild, again.resumed) == (None, 1)
+    assert (again.rebuild, again.done_count) == (None, 1)
     frames = everything(out)["frames"]
     assert before < {repr(row) for row in frames}
     assert len(frames) == len(expected.frames)

@@ -87,7 +87,7 @@ def test_nothing_is_decoded_again_until_there_are_other_captures(tmp_path: Path)
     out = tmp_path / "out"
     run([str(TLS_12)], out, OPENED)
     again = Run(find_inputs([str(TLS_12)]), str(out), options=OPENED)
-    assert (again.rebuild, again.resumed) == (None, 1)
+    assert (again.rebuild, again.done_count) == (None, 1)
     again.run(Pool(Now(most=1)))  # it is only the end that is written once more
     both = Run(find_inputs([str(TLS_12), str(TLS_13)]), str(out), options=OPENED)
     assert both.rebuild is not None
@@ -123,7 +123,7 @@ def test_what_was_saved_before_a_rebuild_is_not_believed(tmp_path: Path) -> None
     run([*put(tmp_path, parts()), *paths], out, OPTIONS)
     run(paths, out, opened, rebuild=True)
     again = Run(find_inputs(paths), str(out), options=opened)
-    assert (again.rebuild, again.resumed) == (None, 2)
+    assert (again.rebuild, again.done_count) == (None, 2)
     (out / "progress" / "all").write_bytes(b"garbage")
     run(paths, out, opened)
     assert len(stored(out, "frames")) == FRAMES

@@ -169,7 +169,7 @@ def test_a_rebuild_that_nobody_wants_any_more_is_deleted(tmp_path: Path) -> None
         run(paths, out, LABELLED, Now(most=3))
     assert (out / "progress" / "rebuild").is_dir()
     again = Run(find_inputs(paths), str(out), options=OPTIONS)
-    assert (again.rebuild, again.resumed) == (None, len(paths))
+    assert (again.rebuild, again.done_count) == (None, len(paths))
     assert again.notes == ("a rebuild of the table that was broken off is deleted",)
     again.run(Pool(Now()))
     assert same(paths, out)
@@ -197,7 +197,7 @@ def test_inputs_that_a_broken_off_rebuild_has_read_may_be_gone(
     monkeypatch.setattr("pulsarctl_wire.pipeline.run._SAVED_EVERY", -1.0)
     with pytest.raises(InterruptedError):
         run(paths, out, LABELLED, Now(most=20))
-    done = Run(find_inputs(paths), str(out), options=LABELLED).resumed
+    done = Run(find_inputs(paths), str(out), options=LABELLED).done_count
     assert done
     for path in paths[:done]:
         os.remove(path)
@@ -227,7 +227,7 @@ def test_of_saved_progress_that_is_damaged_the_other_serves(tmp_path: Path, name
     (out / "progress" / name).write_bytes(b"\0" * 90)
     again = Run(find_inputs(paths[2:]), str(out), options=OPTIONS)
     assert again.rebuild is None
-    assert again.resumed == (2 if name == "all" else 3)
+    assert again.done_count == (2 if name == "all" else 3)
     (note,) = again.notes
     assert f"progress/{name} is damaged" in note
     again.run(Pool(Now()))

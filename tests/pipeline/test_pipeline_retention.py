@@ -86,7 +86,7 @@ def test_old_rows_are_deleted_and_stay_deleted(
     assert delete(str(out), BORDER, exact=True).rows == 0
 
     again = Run(find_inputs(paths), str(out), options=options)
-    assert again.resumed == 3
+    assert again.done_count == 3
     run(paths, out, options)
     more = {kind: alone(paths, options).tables[kind] for kind in TABLES}
     young = [row for row in more["frames"] if row["time_ns"] >= BORDER or row["file"] == paths[3]]
@@ -194,7 +194,7 @@ def test_directories_change_without_decoding(
     repartition(str(out), other)
     check(paths[:3], out, Options(900, partition_by=other))
     again = Run(find_inputs(paths), str(out), options=Options(900, partition_by=other))
-    assert again.resumed == 3
+    assert again.done_count == 3
     run(paths, out, Options(900, partition_by=other))
     check(paths, out, Options(900, partition_by=other))
 

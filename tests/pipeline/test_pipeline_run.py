@@ -87,7 +87,7 @@ def test_nothing_is_done_where_nothing_is_new(tmp_path: Path) -> None:
     first = run(paths, out, OPTIONS)
     before = tables(out)
     again = Run(find_inputs(paths), str(out), options=OPTIONS)
-    assert again.resumed == len(paths)
+    assert again.done_count == len(paths)
     totals = again.run(Pool(Now(most=1)))  # it is only the end that is written once more
     assert tables(out) == before
     assert (totals.frames, totals.gaps, totals.read, totals.packets) == (
@@ -105,7 +105,7 @@ def test_new_files_are_taken_up(tmp_path: Path) -> None:
         again.run(Pool(Now()))
         assert same(paths[:count], out)
         assert not leftovers(out)
-    assert again.resumed == 2
+    assert again.done_count == 2
 
 
 @pytest.mark.parametrize("cut", [30, 1_000, 3_000])
@@ -115,7 +115,7 @@ def test_a_last_file_that_has_grown(tmp_path: Path, cut: int) -> None:
     run(paths, out, OPTIONS)
     Path(paths[-1]).write_bytes(files[-1])
     again = Run(find_inputs(paths), str(out), options=OPTIONS)
-    assert again.resumed == len(paths) - 1
+    assert again.done_count == len(paths) - 1
     totals = again.run(Pool(Now()))
     assert same(paths, out)
     assert not totals.problems
@@ -126,7 +126,7 @@ def test_an_earlier_file_that_has_changed_makes_all_anew(tmp_path: Path) -> None
     paths = put(tmp_path, files)
     run(paths, out, OPTIONS)
     Path(paths[0]).write_bytes(files[0] + files[1][24:200])
-    assert Run(find_inputs(paths), str(out), options=OPTIONS).resumed == 0
+    assert Run(find_inputs(paths), str(out), options=OPTIONS).done_count == 0
     run(paths, out, OPTIONS)
     assert same(paths, out)
 
@@ -138,7 +138,7 @@ def test_other_options_make_all_anew(tmp_path: Path, options: Options) -> None:
     paths, out = put(tmp_path, parts()), tmp_path / "out"
     run(paths, out, OPTIONS)
     again = Run(find_inputs(paths), str(out), options=options)
-    assert again.resumed == 0
+    assert again.done_count == 0
     again.run(Pool(Now()))
     assert same(paths, out, options)
 
@@ -267,7 +267,7 @@ def test_a_path_and_its_uris_are_the_same_table(tmp_path: Path) -> None:
     out = tmp_path / "out"
     Run(find_inputs([f"file:{path}"]), f"file:{out}", options=OPTIONS).run(Pool(Now()))
     again = Run(find_inputs([f"file:{path}"]), f"file://{out}", options=OPTIONS)
-    assert again.resumed == 1
+    assert again.done_count == 1
     assert len(stored(out, "frames")) == len(alone([path], OPTIONS).frames)
 
 

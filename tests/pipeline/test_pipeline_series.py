@@ -143,7 +143,7 @@ def test_new_files_of_both_hosts_are_taken_up(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(find_inputs(earlier), out, OPTIONS)
     again = Run(find_inputs(paths), str(out), options=OPTIONS)
-    assert again.resumed >= len(earlier) - 1
+    assert again.done_count >= len(earlier) - 1
     again.run(Pool(Now()))
     expected = alone(paths, OPTIONS, by_time=True)
     assert (stored(out, "frames"), stored(out, "gaps")) == (expected.frames, expected.gaps)

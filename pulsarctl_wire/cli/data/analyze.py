@@ -151,7 +151,7 @@ def _run(options: AnalyzeOptions, table_options: Any, settings: dict[str, str], 
         def show(totals: Any) -> None:
             progress.show(totals.read, max(totals.seen, totals.frames))
 
-        remaining = sum(file.size for file in run.inputs[run.resumed :])
+        remaining = sum(file.size for file in run.inputs[run.done_count :])
         is_default = options.master is None and not settings
         if is_default and remaining < _SMALL:
             totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))), show)
@@ -162,7 +162,7 @@ def _run(options: AnalyzeOptions, table_options: Any, settings: dict[str, str], 
 
             progress.start()
             totals = run.run(SparkWorkers(spark), show)
-    _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
+    _report(totals, len(run.inputs), run.done_count, options.out, time.monotonic() - started)
     if is_default and _SMALL <= remaining < _MEDIUM:
         sys.stderr.write("pwire table is quicker for inputs of this size: it does not start Spark\n")
     return totals

@@ -170,6 +170,7 @@ class _SplitDecoder:
         self.has_secrets = False
         """Whether its files hold secrets of TLS."""
         self.rest: int | None = None
+        """As in `Decoded`."""
         self.dissector = Dissector(split.waiting)
         self.reassembler = settings.reassembler(PartState)
         self.reassembler.copies.keep = True  # the process that joins the splits recognizes copies
@@ -272,7 +273,7 @@ class _SplitDecoder:
             tcp.is_synced = True
             self._synced[edge.index] = tcp
             edge.early = self._unsynced_states.pop(edge.index).sent
-            tcp.life.syns = tcp.life.copies = 0
+            tcp.life.syns = tcp.life.copies = 0  # the stitcher counts those in `edge.packets`
             tcp.state.begin(f"{self._stand_in}{edge.index}")  # the stitcher decodes the earlier frames
 
     def flush(self) -> None:

@@ -90,7 +90,7 @@ class Stitcher:
         self._due: list[tuple[int, int, Callable[[], object]]] = []  # (turn, number, what to do then)
         self._due_numbers = count()
         self._shift = 0
-        self.reassembler = settings.reassembler(self._session, on_end)
+        self.reassembler = settings.reassembler(self._new_state, on_end)
         self.reassembler.copies.keep = settings.options.keep_duplicates
         self.knowledge = self.reassembler.knowledge
 
@@ -110,7 +110,7 @@ class Stitcher:
         restore(self.reassembler, connections)
         self._opened.clear()
 
-    def _session(self, connection: Connection, knowledge: Knowledge, streams: Any) -> KnownState:
+    def _new_state(self, connection: Connection, knowledge: Knowledge, streams: Any) -> KnownState:
         self._opened.append((self._turn, connection))
         return KnownState(connection, knowledge, streams)
 
@@ -327,7 +327,8 @@ class _Rereader:
     def __init__(self, decoded: Decoded, reread: Reread, datagrams: Waiting) -> None:
         self.since: dict[bytes, int] = {}
         self._rest = decoded.rest
-        self._edge_starts = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
+        # Packets of an edge are read only if `since` has its pair; those without an edge from `rest` on.
+        self._default_starts = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
         self._packets = reread(decoded, datagrams)
         self._next: Kept | None = None
 
@@ -338,7 +339,7 @@ class _Rereader:
         packet = self._next or next(self._packets, None)
         while packet is not None and packet[0] < turn:
             pair = pair_of(packet[3][0])
-            if packet[0] >= self.since.get(pair, self._edge_starts.get(pair, self._rest or sys.maxsize)):
+            if packet[0] >= self.since.get(pair, self._default_starts.get(pair, self._rest or sys.maxsize)):
                 yield packet
             packet = next(self._packets, None)
         self._next = packet

@@ -45,10 +45,10 @@ class Window(NamedTuple):
 
     `start` and `stop` are the bytes where its first and last packet may begin (sys.maxsize: to the end),
     `since` and `until` bounds of their times in ns. `key` is that of the segments (see `capture.packets`),
-    b"" if the row has no addresses. The packet at `offset` must have this key, and the time `at_ns`. `header`
-    is the TOTAL_SIZE and COMMAND_SIZE of the frame to look for, whose end was not captured if `is_partial`.
-    Without a header all packets are copied; of both directions if `is_whole`. `frames` counts the frames that
-    depend on the window.
+    b"" if the row has no addresses. The packet at `offset` must have this key, and the time `at_ns` (None:
+    any); if `offset` is None, no packet is checked or counted. `header` is the TOTAL_SIZE and COMMAND_SIZE of
+    the frame to look for, whose end was not captured if `is_partial`. Without a header all packets are
+    copied; of both directions if `is_whole`. `frames` counts the frames that depend on the window.
     """
 
     start: int
@@ -214,7 +214,7 @@ class _OpenWindow:
         self.keys = (window.key, reverse(window.key)) if window.is_whole else (window.key,)
         self.pieces: list[_Piece] = []
         self.packet_index = self.packet_number = -1  # of the packet at `offset`: in `pieces`, in `Copied`
-        self.is_there = False
+        self.is_there = False  # whether that packet is where the table says
         self.is_closed = False
 
     def find_frame(self, frames: list[Frame]) -> int | None:
@@ -233,8 +233,9 @@ class _OpenWindow:
 def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool = True) -> None:
     """Copy packets of the capture at a path or URI; `windows` are sorted by `start`.
 
-    Only the windows are read, if that `can_seek` and the capture is not compressed. Raises CaptureError if it
-    cannot be read at all. What is found, and what is not, is counted in `copied`.
+    Only the windows are read, unless the capture is compressed, or `can_seek` is False, as it must be to
+    find all packets if `copied.needs_full_scan`. Raises CaptureError if the capture cannot be read at all.
+    What is found, and what is not, is counted in `copied`.
     """
     if not is_uri(path) and os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for ever
         raise CaptureError("not a file")
@@ -327,7 +328,7 @@ class _Scan:
             open_window = _OpenWindow(window)
             self._count += 1
             heapq.heappush(self._stops, (window.stop, self._count, open_window))
-            if window.until is not None and window.stop == sys.maxsize:
+            if window.until is not None and window.stop == sys.maxsize:  # only the time shows its end
                 heapq.heappush(self._untils, (window.until + _LATE, self._count, open_window))
             for key in open_window.keys:
                 self._open.setdefault(key, []).append(open_window)
@@ -413,7 +414,7 @@ class _Scan:
         return open_window.numbers(everything)
 
     def _frames(self, open_window: _OpenWindow, indexes: list[int]) -> list[Frame]:
-        """Return the frames that are decoded from some of a window's segments; `packet` is an index."""
+        """Return the frames that are decoded from some of a window's `pieces`; their `packet` is an index."""
         numbers = open_window.numbers(indexes)
         if self._last_decoded[0] != numbers:
             self._last_decoded = numbers, _decode([(index, open_window.pieces[index]) for index in indexes])

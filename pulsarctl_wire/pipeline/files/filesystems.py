@@ -29,13 +29,13 @@ def filesystem(path: str) -> tuple[Any, str]:
 
 
 def has_directory(path: str) -> bool:
-    """Return whether there is a directory at a path or URI. Raises OSError."""
+    """Return whether there is a directory at a path or URI. Raises OSError, CaptureError as `filesystem`."""
     system, inside = filesystem(path)
     return bool(system.get_file_info(inside).type == fs.FileType.Directory)
 
 
 def delete_directory(path: str) -> None:
-    """Delete the directory at a path or URI, if it is there. Raises OSError."""
+    """Delete the directory at a path or URI, if it is there. Raises as `has_directory` does."""
     if has_directory(path):
         system, inside = filesystem(path)
         system.delete_dir(inside)
@@ -121,7 +121,7 @@ def _of_fsspec(uri: str) -> tuple[Any, str]:
 
 
 class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
-    """A handler whose `move` replaces `dest`, as that of pyarrow does: some refuse that, or do nothing."""
+    """A handler whose `move` replaces `dest`, as pyarrow's do: some of fsspec's refuse, or do nothing."""
 
     def move(self, src: str, dest: str) -> None:
         if self.fs.exists(dest):

@@ -125,7 +125,7 @@ class Split(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its size in bytes, as if its inputs were not compressed."""
+        """Its bytes in the files, which may be compressed."""
         return min(self.stop, self.input.size) - self.start + sum(input_.size for input_ in self.more)
 
 
@@ -211,7 +211,11 @@ def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
 
 
 def inputs_of(name: str) -> range:
-    """Return the range of inputs where splits in a file of this name begin; that of `END` for the rest."""
+    """Return the numbers of the inputs in which the splits of a table's file begin, by the name of the file.
+
+    The name begins with that of a split, or of the first and last one (`000000-00000..000012-00003`). For a
+    file of the rows that remain after all inputs (`end`), the range has `END` alone.
+    """
     if name.startswith("end"):
         return range(END, END + 1)
     first, _, last = name.partition("..")

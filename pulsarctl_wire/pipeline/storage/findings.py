@@ -16,7 +16,7 @@ from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.table.schema import FINDINGS
 
 NOTE: Final = b"pwire.findings"
-"""Where the metadata of the file says which table it belongs to, and which version of pwire found this."""
+"""Where the metadata of the file says which table it belongs to, and which version of pwire made it."""
 
 
 class Stored(NamedTuple):
@@ -47,7 +47,8 @@ def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is
     """Return the findings of tables, each with its number of connections, as a `pyarrow.Table`.
 
     None if they are not those of all tables together: some are missing, or two tables are of one cluster.
-    `is_one`: all rows without a label are of one cluster. `cluster` chooses the tables with this label.
+    `is_one`: all rows without a label are of one cluster. `cluster` chooses the tables with this label (None:
+    all).
     """
     findings: list[dict[str, Any]] = []
     labels = set[str | None]()
@@ -65,11 +66,11 @@ def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is
 
 
 def _shift_row(row: dict[str, Any], cluster: str | None, shift: int) -> dict[str, Any]:
-    """Return a row for a table whose connections are numbered from `shift` on."""
+    """Return a row for a table whose connections are numbered from `shift` on, with its cluster's name."""
     if shift and row["connection"] is not None:
         evidence = [item | {"connection": item["connection"] + shift} for item in json.loads(row["evidence"])]
         row |= {
             "connection": row["connection"] + shift,
             "evidence": json.dumps(evidence, separators=(",", ":")),
         }
-    return row | {"cluster": cluster or "0"}
+    return row | {"cluster": cluster or "0"}  # as `reports.views.in_clusters` names it

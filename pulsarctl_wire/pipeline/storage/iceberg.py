@@ -15,7 +15,7 @@ from pulsarctl_wire.pipeline.files.filesystems import arrow_uri, filesystem
 from pulsarctl_wire.pipeline.files.paths import reason
 
 LOG: Final = "_iceberg"
-"""The directory of the metadata, as other readers take it."""
+"""The directory of the metadata, which other readers open."""
 
 
 def library() -> Any:

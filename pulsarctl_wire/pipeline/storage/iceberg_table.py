@@ -35,9 +35,10 @@ logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of
 
 
 def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
-    """Open the table at a path or URI; if it has other columns or there is none, a new one, not yet written.
+    """Open the table at a path or URI; if it cannot go on or there is none, a new one, not yet written.
 
-    Raises OSError, and whatever pyiceberg raises if its metadata are damaged.
+    It is partitioned `by` these columns of `schema`. Raises OSError, and whatever pyiceberg raises if its
+    metadata are damaged.
     """
     columns = assign_fresh_schema_ids(Catalog._convert_schema_if_needed(schema))
     fields = [columns.find_field(name) for name in by]
@@ -63,7 +64,7 @@ def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
 
 
 def _identify(metadata: Any) -> tuple[Any, ...]:
-    """Return what a table that goes on must have unchanged, also as to where others write its files."""
+    """Return what must be unchanged for a table to go on; its location too, as others write files there."""
     return metadata.location, metadata.properties, metadata.schema().fields, metadata.spec().fields
 
 

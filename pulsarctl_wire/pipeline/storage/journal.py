@@ -18,7 +18,8 @@ from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
 from pulsarctl_wire.pipeline.files.filesystems import write_file
 
 _JOURNAL: Final = "progress/merge"
-_LARGEST: Final = 1024 * 1024 * 1024
+_LARGEST: Final = 1024 * 1024 * 1024  # bytes of a journal that are read
+# Paths below the table's directory. Journals are not trusted, so a path must not lead out of it.
 _PATH: Final = re.compile(r"(?!(.*/)?\.\.?/)[^/\0]+(/[^/\0]+)+\.parquet")
 
 

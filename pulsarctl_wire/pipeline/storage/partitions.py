@@ -61,7 +61,10 @@ class File(Protocol):
 
 
 def add_partitions(schema: Any, columns: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """Return a schema (of `TABLES`) for files partitioned by `columns`, and those of these that it has."""
+    """Return the schema of files partitioned by `columns`, and those of the columns that it has.
+
+    `schema` is one of `TABLES`, which may lack some of `columns`.
+    """
     own_columns = tuple(name for name in columns if name in schema.names or _is_derived(name, schema))
     for name in own_columns:
         if name not in schema.names:
@@ -103,7 +106,7 @@ class Partitioned:
         self.rows = 0
         self._name = name
         self._columns = columns
-        self._open_file = begin_file
+        self._begin_file = begin_file
         self._size = 0
         self._open: dict[Values, File] = {}  # the one that was used last comes last
         self._begun: Counter[Values] = Counter()
@@ -121,7 +124,7 @@ class Partitioned:
             self._size += self._open.pop(next(iter(self._open))).close()
         suffix = f"_{self._begun[values]:05d}" if self._begun[values] else ""
         self._begun[values] += 1
-        return self._open_file(f"{directory(self._columns, values)}/{self._name}{suffix}.parquet")
+        return self._begin_file(f"{directory(self._columns, values)}/{self._name}{suffix}.parquet")
 
     def close(self) -> int:
         """Complete the files; return the size of all in bytes."""

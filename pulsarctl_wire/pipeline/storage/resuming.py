@@ -56,8 +56,8 @@ def find_furthest(
 ) -> Progress | None:
     """Return the furthest progress that goes on with `inputs` and `options`, with all its inputs, or None.
 
-    A file that belongs before others of its series is read after them only if making the table again would
-    lose rows, since inputs are gone.
+    With `mirror`, none of its inputs may be gone. A file that belongs before others of its series is read
+    after them only if making the table again would lose rows, since inputs are gone.
     """
     progress = _find_furthest(states, inputs, options, mirror, any_order=False)
     done_count = len(list_begun(progress)) if progress else 0

@@ -369,7 +369,7 @@ class Store:
             if file.is_file and unwanted(file.base_name):
                 self.system.delete_file(file.path)
 
-    def saved(self) -> Progress | None:
+    def load_saved(self) -> Progress | None:
         """Return the progress saved last, or None. Raises CaptureError if it is damaged."""
         with self._prefix_errors():
             return self._load(_STATES[1])

@@ -29,7 +29,8 @@ class Files(NamedTuple):
     """The Parquet files of a table: their paths or URIs.
 
     `base`: the directory below which directories are named by columns that files lack, or None. With
-    `is_uniform` all files have the same columns. `lacks`: our columns that some of them do not have.
+    `is_uniform` all files have the same columns. `lacks`: our columns that some of them do not have, and the
+    frames, in words, if some were left out.
     """
 
     paths: list[str]
@@ -51,7 +52,7 @@ class Found(NamedTuple):
 
     @property
     def lacks(self) -> set[str]:
-        """Our columns that some or all files do not have, such as `error`, `metadata.uuid`, `gaps.size`."""
+        """What some or all files lack, as in `Files`: `error`, `metadata.uuid`, `gaps.size`, …"""
         return {
             name if table == "frames" else f"{table}.{name}"
             for table, files in self.files.items()
@@ -59,7 +60,7 @@ class Found(NamedTuple):
         }
 
 
-_OPTIONAL: Final = {"payload"}
+_OPTIONAL: Final = {"payload"}  # only there on request, so a table does not lack it
 _ENOUGH: Final = 0.5
 """The share of our columns that a table must have."""
 _CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
@@ -251,7 +252,7 @@ def _is_other(path: str, names: str = _OTHERS) -> bool:
 class _Content(NamedTuple):
     """The contents of a file: its columns, its highest connection number (-1: none), its number of rows.
 
-    `lacks`: our columns that it does not have.
+    `lacks` is as in `Files`.
     """
 
     names: tuple[str, ...]

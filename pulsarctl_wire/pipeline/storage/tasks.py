@@ -27,7 +27,7 @@ class Workers(Protocol):
     """Other processes. `room` is that of `decoded_in_order`."""
 
     def room(self, submitted: int) -> int:
-        """Return how many splits to submit next, of which `submitted` are not done yet."""
+        """Return how many splits to submit next, while `submitted` earlier ones are not done yet."""
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
