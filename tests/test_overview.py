@@ -1,6 +1,8 @@
 """Counts of connections, topics, producers and subscriptions, with their recent past."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,3 +63,10 @@ def test_the_past_has_everything(gaps: list[tuple[int, int]]) -> None:
     row = overview.counts().connections[0]
     assert sum(row.past) == row.size == sum(size for _, size in gaps)
     assert len(row.past) <= SPANS
+
+
+def test_what_consumers_of_a_subscription_hold_is_added_up() -> None:
+    consumer = SimpleNamespace(topic="t", subscription="s", permits=5, unacked=10)
+    state: Any = SimpleNamespace(producers={}, consumers={1: consumer, 2: consumer})
+    (row,) = Overview({0: state}).counts().subscriptions
+    assert (row.consumers, row.unacked, row.past) == (2, 20, [20])

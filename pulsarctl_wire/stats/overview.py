@@ -256,6 +256,9 @@ class Overview:
                 self._read_consumer(connection, consumer)
         for key, row in self._producers.rows.items():
             row.latency_ns = self._producers.mean(key)
+        for key, row in self._subscriptions.rows.items():
+            if row.consumers:
+                self._subscriptions.add(key, self._span, row.unacked)
 
     def _read_producer(self, connection: Row | None, index: int, id: int, ledger: ProducerLedger) -> None:
         topic = ledger.topic or ""
@@ -274,8 +277,6 @@ class Overview:
                 row.permits += consumer.permits
                 row.unacked += consumer.unacked
                 row.consumers += 1
-        if subscription is not None:
-            self._subscriptions.add(key, self._span, consumer.unacked)
 
     def counts(self) -> Counts:
         """Return all rows as they are now."""

@@ -189,7 +189,7 @@ class KeyLog:
 
     @property
     def client_randoms(self) -> list[bytes]:
-        """The client randoms that have secrets, and keys of secrets known by session ids; the oldest first."""
+        """The client randoms that have secrets, and keys of those known by session id; the oldest first."""
         return list(self._sessions)
 
     def find_secrets(self, label: str) -> Iterator[tuple[bytes, bytes]]:
