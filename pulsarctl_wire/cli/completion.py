@@ -14,7 +14,7 @@ MAX_BYTES_READ: Final = 8 * 1024 * 1024
 _TIME_LIMIT: Final = 1.0  # seconds, as the user waits
 _MAX_NAMES: Final = 1_000
 _SAFE: Final = re.compile(r"[\w./:@%+~-]+", re.ASCII)
-"""Names without special characters: the shell puts text from a capture on a command line."""
+"""Names that are offered: without special characters, as the shell puts them on a command line."""
 
 
 def _complete_last(names: Iterable[str], incomplete: str) -> list[str]:

@@ -52,8 +52,8 @@ EXIT_REFUSED: Final = 7
 EXIT_UNANSWERED: Final = 8
 EXIT_DIFFERS: Final = 9
 EXIT_IN_USE: Final = 10
-EXIT_MISSING: Final = 11
-EXIT_LEFT: Final = 12
+EXIT_MISSING: Final = 11  # a library is not installed
+EXIT_LEFT: Final = 12  # `sanitize --check` found an original text in the copy
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 

@@ -124,8 +124,9 @@ class WaitOptions(FaultNumber):
 def wait(options: WaitOptions, running: Running) -> None:
     """Wait until a fault has hit frames, and print how many; exit code 8 if it has not in time."""
     seconds = options.timeout
+    patience = seconds + 5  # the process waits for `seconds` itself, and then still has to answer
     answer = running.ask(
-        "fault-wait", patience=seconds + 5, number=options.number, hits=options.hits, timeout=seconds
+        "fault-wait", patience=patience, number=options.number, hits=options.hits, timeout=seconds
     )
     write(f"{answer.get('hits')}\n")
 

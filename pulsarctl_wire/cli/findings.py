@@ -118,7 +118,10 @@ class FindingPrinter:
             self._put(self.format(finding, {}))
 
     def _is_left_out(self, finding: Finding) -> bool:
-        """Return whether to leave out a new finding, as it is like others; print a note for the first one."""
+        """Return whether to leave out a new finding, as it is like others.
+
+        Print a note when the first one is left out.
+        """
         cause, key = self._folder.find_group(finding), (finding.rule, finding.connection.index)
         self._causes[cause] += 1
         if self._causes[cause] > 1:

@@ -1,7 +1,7 @@
 """`--metrics`: live counters of a proxy, and the progress of `analyze --follow`, served to Prometheus.
 
 One thread with one event loop answers all requests, one per connection. Each scrape makes the metric families
-from a snapshot, which is immutable, or from a status, so no lock is needed here.
+from a snapshot, which is immutable, or from the current numbers of a status. So no lock is needed here.
 
 The number of label values is bounded: commands and errors by the protocol, topics by `Live`; the rest are
 two directions. There are no labels for connections, producers and consumers: their number is unbounded.
@@ -173,7 +173,7 @@ def _build_info() -> Metric:
 
 
 _DIRECTIONS: Final = {True: "to_broker", False: "to_client"}
-_LIMITS: Final = [f"{limit / 1e9:g}" for limit in BOUNDS]
+_LIMITS: Final = [f"{limit / 1e9:g}" for limit in BOUNDS]  # of buckets, in seconds
 
 
 class SnapshotCollector(_LateCollector):

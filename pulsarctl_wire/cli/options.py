@@ -162,7 +162,10 @@ class DisplayOptions:
 
 
 def parse_address(flag: str, text: str) -> tuple[str, int]:
-    """Parse HOST:PORT, [IPV6]:PORT, :PORT or PORT; the default host is the loopback address."""
+    """Parse HOST:PORT, [IPV6]:PORT, :PORT or PORT; the default host is the loopback address.
+
+    Any other text ends the command.
+    """
     host, _, digits = text.rpartition(":")
     has_brackets = host.startswith("[") and host.endswith("]")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 65_536) or (

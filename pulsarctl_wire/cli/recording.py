@@ -69,7 +69,7 @@ class RecordingSink(Sink):
         self._write(self._writer.comment, connection, f"pwire proxy: {change}")
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
-        """Write a gap."""
+        """Write a gap. It includes the bytes held so far, as the rest of their frame is missing."""
         redactor = self._redactors.get((connection.index, to_broker))
         if redactor is not None:
             size += redactor.held

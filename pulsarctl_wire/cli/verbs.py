@@ -89,6 +89,7 @@ _SHARED_MODULES: Final = {
 
 def load(name: str) -> Any:
     """Load typer's command for a verb, with its options."""
+    # help lists `tui` with the verbs for captures, but it has a package of its own
     package = "tui" if name == "tui" else next(key for key, verbs in _PACKAGES.items() if name in verbs)
     module = import_module(f"pulsarctl_wire.cli.{package}.{_SHARED_MODULES.get(name, name)}")
     if hasattr(module, "app"):

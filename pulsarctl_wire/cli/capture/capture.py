@@ -122,7 +122,8 @@ def _record(
         secrets.read_logs()
         writer.write_secrets(secrets.take_new())
         problems = secrets.describe_problems()
-        for text in problems if secrets.version else [*problems, "--keylog: no secrets came"]:
+        has_secrets = secrets.version > 0  # `version` grows with each
+        for text in problems if has_secrets else [*problems, "--keylog: no secrets came"]:
             console.warn(text)
     write_counters()
     stream.flush()

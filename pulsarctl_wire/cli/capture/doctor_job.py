@@ -153,9 +153,10 @@ class DoctorJob:
 
     def _lines(self, findings: Iterable[Finding]) -> dict[int, str]:
         """Return the frames of the evidence as text, by number; {} if the sources cannot be read again."""
-        numbers = {entry.sighting.number for finding in findings for entry in finding.evidence} - {0}
         if self.options.is_live:
             return {}
+        # 0: the evidence is no frame
+        numbers = {entry.sighting.number for finding in findings for entry in finding.evidence} - {0}
         recorder = Recorder(keys=self.keys)
         output = "tree" if self.options.tree else "line"
         colour = self.options.output == "text" and console.has_colour(sys.stdout)

@@ -76,7 +76,7 @@ def _join_terms(words: list[str]) -> Iterator[str]:
 
 
 def explain_rule(rule: str) -> list[str]:
-    """Return lines about a rule of the doctor, for people."""
+    """Return lines about a rule of the doctor, for people, with escape sequences for colours."""
     from pulsarctl_wire.manual.explanations import explanations_of
 
     return "".join(_text(entry, Paint(True), _WIDTH) for entry in explanations_of(rule)).splitlines()

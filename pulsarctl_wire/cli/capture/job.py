@@ -109,7 +109,7 @@ class DecodeJob:
         self.origin = Origin()
         self.clock = TimeFormatter(options.display.time_format, self.origin)
         self.summary = Summary()
-        self.answers: Any = None
+        self.answers: Any = None  # of the first pass: the number of each frame's answer, or 0
         self.findings: dict[int, list[str]] = {}  # ids of rules by frame number
         self.verdict = ""  # of the doctor
         self.live: Live | None = None

@@ -71,7 +71,7 @@ def by_connection(texts: list[str]) -> Test:
     """Test for events of connections that match a number, a port, or a part of "client:port-server:port"."""
     numbers = {int(text) for text in texts if text.isdecimal() and len(text) <= _MAX_DIGITS}
     parts = [text for text in texts if not text.isdecimal()]
-    ports = {str(number) for number in numbers if number > 1023}
+    ports = {str(number) for number in numbers if number > 1023}  # lower ones only number connections
     return lambda event: (
         event.connection.index in numbers
         or any(part in str(event.connection) for part in parts)
@@ -274,6 +274,7 @@ class Rule:
 
     def matches(self, record: Record) -> bool:
         """Return whether the expression holds for `record`."""
+        # empty lists are frequent; a tuple can be part of a key
         values = tuple([() if value == [] else value for value in map(record.get, self._fields)])
         try:
             outcome = self._outcomes.get(values)

@@ -138,7 +138,10 @@ class SequenceJob:
         self._end_connections()
 
     def _end_connections(self) -> None:
-        """Show the ends of connections that are in the diagram, or on which nobody sent a byte."""
+        """Show the ends of connections that are in the diagram, or on which nobody sent a byte.
+
+        The latter are left out if an option chooses frames.
+        """
         for ending in self.ended:
             silent = ending.protocol is None and not self.selects and all(test(ending) for test in self.tests)
             if silent or self.diagram.shows(ending.connection):

@@ -42,7 +42,7 @@ class Summary:
         """Dropped by the kernel while capturing; None if the system does not count them."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
-        self.copies = self.longer_copies = 0
+        self.copies = self.longer_copies = 0  # as for `copies_in_words`
         self.without_data = WithoutData()
         self.tls = TlsCounts()
         self.secrets = 0
@@ -105,7 +105,7 @@ class Summary:
         self.other_traffic = decoder.reassembler.other_traffic
 
     def rename(self, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> None:
-        """Renumber the connections that `numbers` contains."""
+        """Renumber the connections that `numbers` contains. `names` concerns nothing that is counted here."""
         self._connection_numbers.rename(numbers)
 
     def merge(self, other: "Summary") -> None:

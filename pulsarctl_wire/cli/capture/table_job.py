@@ -47,9 +47,11 @@ class TableJob:
     def __init__(self, options: TableOptions, out: str, stack: ExitStack) -> None:
         self._options = options
         self._out = out
-        self._work: Options = options.rows.make_options(SPLIT_SIZE)
+        self._pipeline_options: Options = options.rows.make_options(SPLIT_SIZE)
         self._reading = Reading(
-            self._work.max_frame_size, tuple(options.rows.keylogs), self._work.keep_duplicates
+            self._pipeline_options.max_frame_size,
+            tuple(options.rows.keylogs),
+            self._pipeline_options.keep_duplicates,
         )
         self._stack = stack
         self._code = 0
@@ -64,8 +66,8 @@ class TableJob:
         self._tables = tables = {
             name: _Part(self._out if name == "frames" else sibling_path(self._out, name), schema, self._stack)
             for name, columns in TABLES.items()
-            for schema in [describe(columns, self._work.detail)]
-            if name != "messages" or self._work.messages
+            for schema in [describe(columns, self._pipeline_options.detail)]
+            if name != "messages" or self._pipeline_options.messages
         }
         findings = self._start_examination() if self._options.findings else None
         inputs = plan_inputs(self._options.sources, self._options.jobs, self._reading.keylogs)
@@ -77,7 +79,7 @@ class TableJob:
             part.close()
         if findings is not None:
             self._write_findings(findings())
-        for name, is_written in (("messages", self._work.messages), ("findings", findings)):
+        for name, is_written in (("messages", self._pipeline_options.messages), ("findings", findings)):
             if not is_written:
                 with suppress(FileNotFoundError):
                     os.remove(sibling_path(self._out, name))  # it belongs to an earlier table
@@ -99,10 +101,13 @@ class TableJob:
         uids = [uid for uid in by_uid if uid is not None]
         for uid, number in self._numbers(uids) if uids else ():
             by_uid[uid].index = number
-        rows = make_rows(findings, examination.left_out, self._work.cluster, examination.files)
+        rows = make_rows(findings, examination.left_out, self._pipeline_options.cluster, examination.files)
         part = _Part(sibling_path(self._out, "findings"), FINDINGS, self._stack)
         part.write(pa.Table.from_pylist(list(rows), FINDINGS))
-        part.note(NOTE, note({name: part.rows for name, part in self._tables.items()}, self._work.cluster))
+        part.note(
+            NOTE,
+            note({name: part.rows for name, part in self._tables.items()}, self._pipeline_options.cluster),
+        )
         part.close()
 
     def _numbers(self, uids: list[str]) -> Iterator[tuple[str, int]]:
@@ -133,7 +138,7 @@ class TableJob:
             new_state=ExchangeState,
             on_end=end,
         )
-        builder = new_builder(self._work, decoder.sources)
+        builder = new_builder(self._pipeline_options, decoder.sources)
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
@@ -146,7 +151,7 @@ class TableJob:
         directory = os.path.dirname(os.path.abspath(self._out))
         drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=directory))
         pool = Pool(inputs, options.jobs, self._stack)
-        settings = Settings(drafts, replace(self._work, split_size=pool.split_size))
+        settings = Settings(drafts, replace(self._pipeline_options, split_size=pool.split_size))
         progress = new_progress(settings, pool.inputs)
 
         def submit(splits: list[Split]) -> list[Result]:

@@ -135,4 +135,5 @@ def _join_settings(result: Survey, claims: frozenset[str], access: BrokerAccess)
     settings = result.settings | claims
     if access.admin is not None:
         settings |= {"admin"}
+    # without the key, cases cannot make the tokens that "auth" needs
     return settings if access.key is not None else settings - {"auth"}

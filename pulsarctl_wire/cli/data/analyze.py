@@ -134,7 +134,7 @@ def _run(options: AnalyzeOptions, table_options: Any, settings: dict[str, str], 
         logs = dict.fromkeys([*(earlier_logs or ()), *(table_options.keylog or ())])
         table_options = replace(table_options, keylog=tuple(logs))
     elif is_new and _hold_secrets(inputs):
-        table_options = replace(table_options, keylog=())
+        table_options = replace(table_options, keylog=())  # open TLS with these
     if sum(file.size for file in inputs) - sum(file.size for file in previous) >= _SMALL:
         console.require("pyspark")
     with ExitStack() as stack:

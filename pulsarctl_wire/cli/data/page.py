@@ -112,7 +112,7 @@ def _cell(name: str, value: Any) -> str:
     kind = ' class="n"' if isinstance(value, _NUMERIC) and not isinstance(value, bool) else ""
     text = escape(render(name, value))
     if not kind and len(text) < 32:
-        kind = ' class="w"'
+        kind = ' class="w"'  # short text is not wrapped
     bar = f' style="--share:{min(1.0, value):.4f}"' if name == "share" and value is not None else ""
     return f"<td{kind}{bar}>{text}</td>"
 

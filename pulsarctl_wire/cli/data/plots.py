@@ -110,6 +110,7 @@ def heat_map(overview: Overview) -> str:
     x = _span(overview)
     y = latency_axis(10 ** (min(bins) / BINS), 10 ** ((max(bins) + 1) / BINS))
     highest = max(row["count"] for row in overview.heat)
+    # the least count of each colour, evenly spaced on a logarithmic scale
     bounds = sorted({max(1, round(highest ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
     cells: list[str] = []
     cell_width = to_x(x.place(overview.bucket_ns) - x.place(0))

@@ -139,7 +139,10 @@ def report(options: ReportOptions) -> None:
 
 @contextmanager
 def open_tables(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
-    """Open `sources` as tables; errors within the block become one line on stderr and an exit code."""
+    """Open `sources` as tables; errors within the block become one line on stderr and an exit code.
+
+    With `apart`, captures are not joined: each source is a table of its own, to be compared.
+    """
     console.require(*TABLE_LIBRARIES)
     times = {name: getattr(options, name) for name in ("since", "until")}
     choice: dict[str, Any] = {name: getattr(options, name) for name in _NAME_FLAGS}
@@ -197,7 +200,7 @@ def _span(name: str, text: str) -> tuple[int, int]:
 
 
 def _width(options: ReportOptions) -> int | None:
-    """Return the width of time buckets, in ns."""
+    """Return the width of time buckets, in ns; None without `--bucket`."""
     from pulsarctl_wire.reports.sql import nanoseconds
 
     try:

@@ -14,7 +14,7 @@ _ID_NAME: Final = re.compile(r"(^|_)(id|hash|connection|offset|port)$")
 
 
 def render(name: str, value: Any) -> str:
-    """Format a value of the column `name`, with its unit."""
+    """Format a value of the column `name`; the ending of `name` tells the unit."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):

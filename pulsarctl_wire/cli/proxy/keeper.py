@@ -32,8 +32,8 @@ RESTARTED: Final = b"+"
 
 _EXIT_TIMEOUT: Final = 10.0  # seconds that the watcher has at the end
 _STEADY: Final = 60.0  # a watcher that lived for this many seconds is restarted without delay
-_LONGEST_DELAY: Final = 60.0
-_LONGEST_REASON: Final = 1_000
+_LONGEST_DELAY: Final = 60.0  # seconds before a restart
+_LONGEST_REASON: Final = 1_000  # characters
 
 
 class Start(NamedTuple):

@@ -19,7 +19,7 @@ from pulsarctl_wire.render.text import rich_text
 from pulsarctl_wire.stats.snapshot import Snapshot
 from pulsarctl_wire.wire.session.sinks import Sink
 
-_PLAIN_WIDTH: Final = 160
+_PLAIN_WIDTH: Final = 160  # cells of a line, where stderr is no terminal
 
 
 class LiveTable(Sink):

@@ -27,7 +27,10 @@ MAX_BUFFERED_BYTES: Final = 4 * 1024 * 1024
 
 
 class Printer:
-    """Writes to a file descriptor. After a failed write (a closed pipe, a full disk), `error` is set."""
+    """Writes to a file descriptor. No more than `room` bytes wait, unless they were put at once.
+
+    After a failed write (a closed pipe, a full disk), `error` is set.
+    """
 
     def __init__(self, descriptor: int, room: int = MAX_BUFFERED_BYTES) -> None:
         self.error: OSError | None = None

@@ -1,6 +1,6 @@
 """`pwire proxy`: forwards clients' connections to a cluster, shows the traffic and injects faults.
 
-This process forwards, and prints only before it starts. A fork of it, the watcher (`watcher.py`), shows,
+This process forwards, and prints only while it starts. A fork of it, the watcher (`watcher.py`), shows,
 records and counts, and prints all messages. They share a ring buffer (`net/proxy/tap.py`) that never makes
 this process wait. A third process (`keeper.py`) restarts the watcher if it dies.
 """
@@ -222,7 +222,10 @@ def _ports(text: str | None) -> range:
 async def _forward(
     options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched_ring: WatchedRing
 ) -> None:
-    """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
+    """Forward until a signal comes.
+
+    `control` is the path of the socket for `ctl`; "": no socket; None: at the place where `ctl` looks.
+    """
     import asyncio
 
     from pulsarctl_wire.net.control import Control, ensure_directory

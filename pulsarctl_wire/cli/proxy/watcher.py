@@ -249,7 +249,7 @@ class WatchRun:
         if kind == tap.NOTE:
             self._say(data.decode("utf-8", "replace"), time_ns)
         elif kind == tap.LEFT_OUT:
-            self._say(f"{index} notes were left out")
+            self._say(f"{index} notes were left out")  # here `index` is their number
         elif kind == tap.OPENED:
             client, server, listener = data.decode("utf-8", "replace").split("\n")
             connection = Connection(index, client, server)

@@ -108,13 +108,13 @@ async def _find_owner(client: Client, topic: str, partition: int | None) -> _Own
 
     name = topic if partition is None else partition_name(topic, partition)
 
-    async def owner() -> str:
+    async def look_up() -> str:
         *_, last = [hop async for hop in client.trace_lookup(name)]
         urls = (last.url_tls, last.url) if client.settings.url.tls else (last.url, last.url_tls)
         return urls[0] or urls[1]
 
     try:
-        return _Ownership(topic, partition, await client.retry(owner, f"LOOKUP of {name}"), None)
+        return _Ownership(topic, partition, await client.retry(look_up, f"LOOKUP of {name}"), None)
     except SessionError as error:
         return _Ownership(topic, partition, None, error)
 

@@ -116,7 +116,7 @@ class ConsumeOptions:
         dead_letter_topic, retry_topic = (
             name and parse_topic(name) for name in (self.dead_letter_topic, self.retry_topic)
         )
-        limit = 16 if self.max_redeliver is None else self.max_redeliver
+        limit = 16 if self.max_redeliver is None else self.max_redeliver  # 16 as in the Java client
         if not self.has_letters:
             return None
         return lambda client: DeadLetters(
@@ -208,6 +208,7 @@ async def read(session: Session, options: ReadOptions) -> int:
         queue_size=intake.queue_size,
         start=position,
         inclusive=not options.exclusive,
+        # in whole seconds, rounded up: `View` hides what was published before `since_ns`
         rollback=0 if since_ns is None else int(time.time() - since_ns / 1e9) + 1,
         read_compacted=options.read_compacted,
         create_topic=False,

@@ -27,7 +27,10 @@ _GRACE: Final = 3.0
 
 It may be acknowledged already, delivered later, or go to another consumer.
 """
-_NEVER: Final = 2**64 - 1
+_ENDLESS: Final = 2**64 - 1
+"""The number of messages of a run without an end."""
+_NO_ENTRY: Final = 2**64 - 1
+"""The entry id of a position that names no entry: -1 as an unsigned number."""
 _SILENCE: Final = 1.0
 """Seconds without a first message after which we print that we are waiting."""
 
@@ -55,7 +58,7 @@ def _starts_after(options: ConsumerOptions, last: Position) -> bool:
     start = options.start
     if start is None or start == EARLIEST:
         return False
-    if start[2] < 0:
+    if start[2] < 0:  # the start names a whole entry
         last = (*last[:2], -1)
     return start > last or (start == last and not options.inclusive)
 
@@ -63,6 +66,7 @@ def _starts_after(options: ConsumerOptions, last: Position) -> bool:
 class View:
     """The choice of messages to show, and how. Those published before `since_ms` are hidden.
 
+    `wants_schemas`: messages are decoded by their own schemas, which have to be fetched from the broker.
     Raises FilterError and SettingsError for invalid options.
     """
 
@@ -71,7 +75,9 @@ class View:
         template = None if intake.hide_content else intake.template
         schema, filter_ = intake.schema, intake.filter
         self.show = make_shower(form, template, hexadecimal=intake.hexadecimal)
-        self.asks = schema == "auto" and form != "none" and template is None and not intake.hexadecimal
+        self.wants_schemas = (
+            schema == "auto" and form != "none" and template is None and not intake.hexadecimal
+        )
         self.schema = None if schema == "auto" else parse_message_schema(schema)
         self.rule = None if filter_ is None else Rule(filter_, NAMES, "--filter", "docs/cli.md")
         self.since_ms = since_ms
@@ -85,7 +91,11 @@ class View:
 
 
 class NackRule(NamedTuple):
-    """Which messages to refuse: those for which `nack` holds. With `retry`, they go to the retry topic."""
+    """Which messages to refuse: those for which `nack` holds.
+
+    With `letters`, those that come too often go to the dead letter topic; with `retry`, the others go to the
+    retry topic.
+    """
 
     nack: str | None = None
     letters: DeadLetters | None = None
@@ -112,7 +122,7 @@ class ConsumeRun:
         self._client = client
         self._feed = feed
         self._view = view
-        self._left = count or _NEVER
+        self._left = count or _ENDLESS
         self._at_end = intake.at_end
         self._idle = intake.idle
         self._pace = Pace(intake.rate) if intake.rate else None
@@ -124,7 +134,7 @@ class ConsumeRun:
         self._quiet = intake.quiet
         self._notice: asyncio.TimerHandle | None = None
         self._shown = self._hidden = self._refused = 0
-        self._ends: dict[Consumer, tuple[int, int]] = {}
+        self._ends: dict[Consumer, tuple[int, int]] = {}  # ledger and entry up to which each has to read
         self._out = sys.stdout.buffer
 
     async def run(self) -> int:
@@ -139,7 +149,7 @@ class ConsumeRun:
                 self._notice = asyncio.get_running_loop().call_later(_SILENCE, self._say_waiting)
             await self._loop()
         except asyncio.CancelledError:
-            if self._left < _NEVER or self._at_end:
+            if self._left < _ENDLESS or self._at_end:
                 code = console.EXIT_INTERRUPTED
             # else Ctrl-C is the normal way to end
         finally:
@@ -165,10 +175,10 @@ class ConsumeRun:
             mark = (place.ledgerId, place.entryId) if body.HasField("consumer_mark_delete_position") else None
             options = consumer.options
             if options.durable:
-                is_empty = mark is not None and mark[1] != _NEVER and mark >= last
+                is_empty = mark is not None and mark[1] != _NO_ENTRY and mark >= last
             else:
                 is_empty = _starts_after(options, (*last, body.last_message_id.batch_index))
-            if last[1] != _NEVER and not is_empty:
+            if last[1] != _NO_ENTRY and not is_empty:
                 self._ends[consumer] = last
 
     async def _loop(self) -> None:
@@ -199,6 +209,7 @@ class ConsumeRun:
 
     async def _consume(self, delivery: Delivery[Consumer]) -> None:
         consumer, letters = delivery.consumer, self._letters
+        # at the limit, messages are shown once more: `_settle` buries those that are refused
         if letters is not None and not self._retry and delivery.redelivered > letters.limit:
             for message in delivery.messages:
                 await letters.bury(delivery, message)
@@ -206,7 +217,7 @@ class ConsumeRun:
             return
         schema = self._view.schema
         entry = delivery.frame.metadata
-        if self._view.asks and entry is not None and entry.schema_version:
+        if self._view.wants_schemas and entry is not None and entry.schema_version:
             schema = await self._client.fetch_schema(consumer.topic, entry.schema_version)
         if self._nack is None and self._pace is None and len(delivery.messages) <= self._left:
             self._show(delivery, delivery.messages, schema)
@@ -239,10 +250,11 @@ class ConsumeRun:
         for message in messages:
             self._out.write(view.show(delivery, message, schema))
         self._shown += len(messages)
-        if self._left < _NEVER:
+        if self._left < _ENDLESS:
             self._left -= len(messages)
 
     def _acknowledge(self, delivery: Delivery[Consumer], message: Message | None) -> None:
+        """Acknowledge `message`, or the whole delivery if it is None, as `--ack` says."""
         if self._ack == "none":
             return
         self._out.flush()  # acknowledge only what was shown

@@ -66,7 +66,7 @@ class Maker:
         others = sorted(record.keys() - TAKEN - NAMES)
         if others:
             raise ValueError(f"unknown names {', '.join(others)}; known names are {', '.join(sorted(TAKEN))}")
-        message = replace(self._common)
+        message = replace(self._common)  # a copy, to be changed
         if record.get("key_base64") is not None:
             _base64(record["key_base64"], "key_base64")
             message = replace(message, key=record["key_base64"], key_is_base64=True)

@@ -79,8 +79,8 @@ async def seek(session: Session, options: SeekOptions) -> int:
         say(record, clean(text), options.output)
 
     is_message = position not in (None, EARLIEST, LATEST)
-    place = f"--to {options.to}" if is_message else ""
-    return await visit(session, options.topic, subscription, move, place=place)
+    message_option = f"--to {options.to}" if is_message else ""
+    return await visit(session, options.topic, subscription, move, message_option=message_option)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ K = TypeVar("K")
 
 
 def load_key(uri: str, load: Callable[[bytes], K]) -> K:
-    """Read the key that a URI names, by `load`, which raises ValueError. Raises SettingsError."""
+    """Read the key that a URI names. `load` parses it, and may raise ValueError. Raises SettingsError."""
     is_data = uri[:5].lower() == "data:"
     shown = "data:…" if is_data else uri  # the key itself may be secret
     try:

@@ -69,7 +69,7 @@ async def lookup(session: Session, options: LookupOptions) -> None:
                 "proxy_through_service_url": hop.through_proxy,
                 "latency_ns": hop.latency_ns,
             }
-            if hop.call:
+            if hop.call:  # a lookup over HTTP
                 record |= {"request": hop.call, "status": hop.status}
             flags = [name for name in ("authoritative", "proxy_through_service_url") if record[name]]
             style = "yellow" if hop.response == "Redirect" else "green"

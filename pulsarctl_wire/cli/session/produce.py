@@ -236,7 +236,11 @@ async def read_texts(
     skip_blank: bool,
     until: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[list[bytes]]:
-    """Yield the texts to send, in batches; stdin is read no further when `until` is done."""
+    """Yield the texts to send, in batches; stdin is read no further when `until` is done.
+
+    `separator` splits the texts of -m. All but stdin is sent `times` times. `skip_blank` leaves out the
+    blank lines of stdin.
+    """
     from pulsarctl_wire.cli.session.lines import read_lines
 
     texts: list[bytes] = []
@@ -302,7 +306,7 @@ class Pace:
 
         now = time.monotonic()
         self._next = self._next or now
-        self._next = max(self._next, now - self._step)
+        self._next = max(self._next, now - self._step)  # after a delay, catch up by one message at most
         if self._next > now:
             await asyncio.sleep(self._next - now)
         self._next += self._step
@@ -331,7 +335,7 @@ class Report:
             if self._failed <= _MAX_REPORTED:
                 console.warn(f"sequence id {result.sequence_id}: {result.error}")
             return
-        if result.entry < 0:
+        if result.entry < 0:  # the receipt of a duplicate
             self._duplicates += result.count
         self._counts[result.topic] = self._counts.get(result.topic, 0) + result.count
         first, last = message_id(result, 0), message_id(result, result.count - 1)

@@ -185,6 +185,7 @@ def _text(record: Record) -> bytes:
         return payload.encode("utf-8", "surrogatepass")
     if payload is None and "payload_base64" in record:
         return str(record["payload_base64"]).encode()
+    # [:-2]: without "}\n"
     return _json({"size": record["size"], "payload": payload}).partition(b'"payload":')[2][:-2]
 
 

@@ -21,6 +21,7 @@ from pulsarctl_wire.wire.session.sinks import Sink
 _MAX_NAMED: Final = 5  # requests without answer, and errors in what was sent, that are named
 _MAX_KINDS: Final = 1_000  # of commands that were received but not expected yet
 _PAIRED: Final = {NUMBERS["CONNECT"], NUMBERS["SEND"], NUMBERS["PING"]}
+"""Commands that are always answered, although they have no request id and are not in `REQUESTS`."""
 
 
 class Talk(Sink):
@@ -46,7 +47,7 @@ class Talk(Sink):
         self._received_at = 0.0  # when the last bytes came
         self._received: Counter[str] = Counter()  # commands that no `expect` has taken
         self._last = self._handshake_end = 0  # frame numbers: of the last, and the last in the handshake
-        self._unanswerable = False  # something was sent that gets no answer
+        self._unanswerable = False  # something was sent that gets no answer: only silence ends the wait
 
     def begin(self) -> None:
         """Start to show frames: the handshake is over, or there is none."""

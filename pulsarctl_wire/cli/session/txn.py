@@ -169,7 +169,7 @@ def _ids(text: str) -> tuple[int, int]:
 
 
 async def _connect(client: Client, number: int, report: Report) -> Coordinator:
-    """Connect a coordinator."""
+    """Connect to the coordinator `number`, and print that step."""
     from pulsarctl_wire.net.session.transaction import Coordinator
 
     coordinator = Coordinator(client, number)

@@ -89,7 +89,8 @@ class ConnectOptions:
 class Session:
     """One run of a verb: makes its settings and its client from the options.
 
-    `keys` decrypt what is shown. The constructor raises SettingsError for wrong private keys.
+    `keys` decrypt what is shown. The sinks of its tap finish when `stack` closes. The constructor raises
+    SettingsError for wrong private keys.
     """
 
     def __init__(self, options: ConnectOptions, stack: ExitStack) -> None:

@@ -35,11 +35,12 @@ async def visit(
     subscription: str,
     work: Callable[["Visitor"], Awaitable[None]],
     *,
-    place: str = "",
+    message_option: str = "",
 ) -> int:
     """Do `work` for the topic, or each of its partitions. An error of one does not stop the others.
 
-    `place` is an option whose value is in one partition only; "" if none is given. Returns the exit code.
+    `message_option` is an option with its value, if that names a message: a message is in one partition, so
+    TOPIC must not be a partitioned topic. Returns the exit code.
     """
     name = parse_topic(topic)
     if not name.startswith("persistent://"):
@@ -47,9 +48,11 @@ async def visit(
     async with session.make_client() as client:
         count = 0 if partition_index(name) >= 0 else await client.count_partitions(name, create=False)
         names = [partition_name(name, index) for index in range(count)]
-        if count and place:
+        if count and message_option:
             examples = ", ".join([*names[:_MAX_NAMED], *(["…"] if count > _MAX_NAMED else [])])
-            raise SettingsError(f"{place} is in one of {count} partitions; name it as TOPIC: {examples}")
+            raise SettingsError(
+                f"{message_option} is in one of {count} partitions; name it as TOPIC: {examples}"
+            )
 
         async def visit_topic(topic: str) -> None:
             async with aclosing(Visitor(client, topic, subscription)) as visitor:
@@ -74,7 +77,10 @@ async def _try(work: Callable[[str], Awaitable[None]], partition: str) -> int:
 async def make_seek_fields(
     client: Client, topic: str, position: Position | None, time_ns: int | None
 ) -> dict[str, Any]:
-    """Return the fields of SEEK."""
+    """Return the fields of SEEK: to `position`, or if it is None, to the time `time_ns`.
+
+    Raises SettingsError if `position` has a batch index, but the topic has no message there.
+    """
     if position is None:
         return {"message_publish_time": max(0, time_ns or 0) // 1_000_000}
     ledger, entry, index = position
