@@ -24,6 +24,8 @@ def test_the_explanation_shown_in_the_document_is_real() -> None:
 
 
 def test_a_number_belongs_to_the_word_before_it() -> None:
+    run = pwire("explain", "command 8", "command", "7", "6", "-o", "json")
+    assert [record["name"] for record in run.records][:3] == ["SEND_ERROR", "SEND_RECEIPT", "SEND"]
     run = pwire("explain", "command", "7", "v12", "protocol", "version", "5", "6", "-o", "json")
     assert [each["name"] for each in run.records] == [
         "SEND_RECEIPT",

@@ -220,12 +220,8 @@ def _partitions(texts: list[str]) -> dict[str, int]:
     counts = {}
     for text in texts:
         topic, _, number = text.rpartition("=")
-        if (
-            not topic
-            or not number.isascii()
-            or not number.isdigit()
-            or not 0 < int(number[:7]) <= MAX_PARTITIONS
-        ):
+        is_number = number.isascii() and number.isdigit() and len(number) < 9
+        if not topic or not is_number or not 0 < int(number) <= MAX_PARTITIONS:
             console.fail(f"--partitions {text}: use TOPIC=N, as in orders=3")
         counts[topic] = int(number)
     return counts

@@ -67,12 +67,10 @@ def _join_terms(words: list[str]) -> Iterator[str]:
 
     index = 0
     while index < len(words):
-        ends = [end for end in (index + 3, index + 2) if words[index:end][-1].isdigit()]
-        term = next((" ".join(words[index:end]) for end in ends), "")
-        if not explanations_of(term):
-            term = words[index]
-        yield term
-        index += term.count(" ") + 1
+        ends = [end for end in (index + 2, index + 3) if words[index:end][-1].isdigit()]
+        end = next((end for end in ends if explanations_of(" ".join(words[index:end]))), index + 1)
+        yield " ".join(words[index:end])
+        index = end
 
 
 def explain_rule(rule: str) -> list[str]:
