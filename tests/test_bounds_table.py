@@ -552,12 +552,13 @@ def test_a_last_packet_that_is_too_large_to_be_found() -> None:
         assert (span.last is not None) is known
 
 
+@pytest.mark.parametrize("text", [b"short\n" + bytes(1 << 20), bytes((1 << 19) + 1) + b"\n"])
 def test_a_line_that_is_too_long(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lines, "LONGEST", 1 << 19)
     path = tmp_path / "lines"
-    path.write_bytes(b"short\n" + bytes(1 << 20))
+    path.write_bytes(text)
 
     async def read() -> list[bytes]:
         return [line async for some in lines.read_lines(str(path)) for line in some]

@@ -494,9 +494,9 @@ def test_what_was_opened_for_too_few_bytes_is_left_unopened_and_counted() -> Non
 
 def test_a_budget_grows_with_what_is_read() -> None:
     budget = Budget(ratio=10)
-    budget.read(Budget.FREE)
+    budget.count_input(Budget.FREE)
     assert budget.left == Budget.START
-    budget.read(100)
+    budget.count_input(100)
     assert budget.left == Budget.START + 1000
 
 

@@ -221,7 +221,7 @@ class Recorder:
 
     def open(self, frame: Frame) -> Entry:
         """Open a frame's entry, within the budget."""
-        self.budget.read(len(frame.raw))
+        self.budget.count_input(len(frame.raw))
         return open_entry(frame, self.budget, self.keys)
 
     def _fields(self, frame: Frame, notes: list[str]) -> Record | None:

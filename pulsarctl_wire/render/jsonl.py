@@ -178,7 +178,7 @@ class JsonLines:
         if has_entry:
             if self._cost > self._budget.left:
                 return None
-            self._budget.read(len(frame.raw))
+            self._budget.count_input(len(frame.raw))
             self._budget.left -= self._cost
         return line
 

@@ -127,7 +127,7 @@ def check_output(stream: BinaryIO, search: Search) -> Iterator[Leftover]:
         leftovers.extend([Leftover(text, kind, packet) for text, kind in search.find(data)])
 
     def search_packet(number: int, packet: RawPacket) -> None:
-        budget.read(len(packet[2]))
+        budget.count_input(len(packet[2]))
         search_in(packet[2], number)
 
     decoder = Decoder(tee=search_packet)

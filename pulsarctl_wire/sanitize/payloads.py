@@ -140,7 +140,7 @@ class PayloadRewriter:
 
     def _open(self, codec: int, payload: bytes, size: int) -> bytes | None:
         """Return a payload decompressed, whatever its metadata says of its size; None if that fails."""
-        self.budget.read(len(payload))
+        self.budget.count_input(len(payload))
         if not self.budget.spend(min(size, MAX_PAYLOAD)):
             return None
         try:

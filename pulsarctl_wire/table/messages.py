@@ -49,7 +49,7 @@ class MessageRows:
                 self._add(event)
 
     def _add(self, frame: Frame) -> None:
-        self._budget.read(len(frame.raw))
+        self._budget.count_input(len(frame.raw))
         metadata = frame.metadata
         if metadata is None or frame.partial or (is_chunk(metadata) and not messages_in(frame)):
             return

@@ -71,7 +71,7 @@ class Request(NamedTuple):
     answers: frozenset[int]
 
 
-# Sources: the broker's request handlers and both clients' id counters, as observed on 4.0.8.
+# Sources: the broker's request handlers, and the id counters of the Java and C++ clients (4.0.8).
 # Not in this table: CONNECT, AUTH_CHALLENGE, AUTH_RESPONSE and PING, which state.py pairs by their order,
 # and SEND, which exchanges.py pairs by (producer_id, sequence_id).
 _BY_FAMILY: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] = {

@@ -20,7 +20,7 @@ MAX_PAYLOAD: Final = 65_536
 TABLE_NAMES: Final = ("frames", "gaps", "connections", "messages")
 """The tables, by the names of their directories."""
 
-_TRAFFIC: Final = {
+_DELIVERY_AND_KEEP_ALIVE: Final = {
     *(MESSAGE, ACK, NUMBERS["FLOW"], NUMBERS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]),
     *(NUMBERS["PING"], NUMBERS["PONG"]),
 }
@@ -40,6 +40,9 @@ class MessageOptions(NamedTuple):
 
 
 def is_exchange(frame: Frame) -> bool:
-    """Return whether a frame is neither delivery nor keep-alive. An ACK with a request id is a request."""
+    """Return whether a frame belongs to the table of exchanges: it is neither delivery nor keep-alive.
+
+    An ACK with a request id is a request. The glossary's word is wider.
+    """
     number = frame.type
-    return number not in _TRAFFIC or (number == ACK and frame.ids.request is not None)
+    return number not in _DELIVERY_AND_KEEP_ALIVE or (number == ACK and frame.ids.request is not None)

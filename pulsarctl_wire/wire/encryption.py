@@ -58,7 +58,10 @@ class Seal(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """How a payload was opened: the name of the recipient's key, and how the data key was encrypted."""
+    """How a payload was opened: the name of the recipient's key, and the ciphers of payload and data key.
+
+    `algorithm` is, for instance, "AES-256-GCM, RSA-OAEP".
+    """
 
     key: str
     algorithm: str
@@ -175,7 +178,7 @@ class KeyRing:
         raise SealedError(f"no private key opens the data key of {', '.join(names[:3]) or 'nobody'}{more}")
 
     def _try_keys(self, wrapped: bytes) -> "tuple[AESGCM | None, str]":
-        """Decrypt a data key; return its cipher, and how it was encrypted.
+        """Decrypt a data key; return its cipher, and `Opened.algorithm`.
 
         (None, "") if no private key opens it.
         """

@@ -50,8 +50,8 @@ class Ids:
     identified     whether there is one
     kind           ack_type of an ACK
     request        request id of an ACK, or None
-    several        if an ACK has several ids, of which none has an ack_set: ledger, entry and 0 of each, as
-                   int64; or None, also if the command was parsed
+    several        if an ACK has several ids, of which none has an ack_set: three int64 for each, its ledger,
+                   entry and 0 (the bits in its ack_set); or None, also if the command was parsed
     is_plain       whether the command certainly has nothing else that counts: no ack_set, no error, no second
                    id; False if it was parsed
     """

@@ -281,7 +281,7 @@ class Frame:
 
     @property
     def stored_checksum(self) -> bytes:
-        """The magic and the CRC32-C in front of the entry of a SEND or MESSAGE; other bytes if absent."""
+        """The magic and CRC32-C with which the entry of a SEND or MESSAGE begins; other bytes if absent."""
         pos = self.entry_at
         return self.raw[pos : pos + 6]
 

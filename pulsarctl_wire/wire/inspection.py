@@ -47,7 +47,7 @@ def inspect_entry(metadata: MessageMetadata, payload: bytes, budget: Budget) -> 
     stated_size, codec = metadata.uncompressed_size, metadata.compression
     unpacked = payload
     if codec:
-        budget.read(len(payload))
+        budget.count_input(len(payload))
         if not budget.spend(stated_size):
             return Inspection()
         try:

@@ -54,6 +54,8 @@ from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, VARINT, si
 
 Values = dict[str, Any]
 
+_MAX_WAIT: Final = 1e9  # seconds
+
 DESCRIPTIVE_NAMES: Final = frozenset(
     {
         *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file"),
@@ -151,7 +153,7 @@ def _parse_pause(name: str, line: Values) -> Wait | Expect:
         raise ValueError(f'"{name}" must be the only name on its line')
     if name == "expect":
         return Expect(command_name(_command_number(value)))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_WAIT:
         raise ValueError(f"wait is {_quote(value)}; expected a number of seconds")
     return Wait(float(value))
 

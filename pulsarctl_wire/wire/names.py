@@ -22,10 +22,10 @@ def full_topic(name: str | bytes) -> str:
     name = as_text(name[:MAX_NAME_LENGTH])
     if "://" in name:
         return name
-    parts = name.count("/")
-    if parts == 0 and name:
+    slashes = name.count("/")
+    if slashes == 0 and name:
         return f"persistent://public/default/{name}"
-    return f"persistent://{name}" if parts == 2 else name
+    return f"persistent://{name}" if slashes == 2 else name
 
 
 def check_topic(name: str) -> str:

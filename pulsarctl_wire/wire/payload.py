@@ -63,9 +63,9 @@ SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """The start of Snappy's framing format (google/snappy, framing_format.txt), which the Rust client uses."""
 
 _MAX_RATIOS: Final[dict[int, int]] = {CompressionType.LZ4: 255, CompressionType.SNAPPY: 32}
-"""Bytes that a compressed byte stands for at most, of codecs that need room for all they decompress."""
+"""The most bytes that a compressed byte can become, for codecs whose output is allocated beforehand."""
 
-_USUAL_WINDOW: Final = 8 * 1024 * 1024  # bytes that a ZSTD decompressor may keep for its next use
+_MAX_KEPT_WINDOW: Final = 8 * 1024 * 1024  # bytes that a ZSTD decompressor may keep for its next use
 
 _u32_at: Final = struct.Struct(">I").unpack_from
 
@@ -93,12 +93,15 @@ class Entry(NamedTuple):
     An encrypted entry (with `metadata.encryption_keys`) is one message whose payload is the ciphertext, if no
     private key `opened` it. `corrupt`: its bytes are not what its metadata says. If a payload is None
     although the entry is not corrupt, it was too large, the budget was used up, or memory ran out.
+    `is_limited`: messages are missing, or not opened, because the budget was used up or one has too large
+    metadata.
     """
 
     messages: list[Message]
     notes: list[str]
     corrupt: bool = False
     opened: Opened | None = None
+    is_limited: bool = False
 
 
 class PayloadError(ValueError):
@@ -125,7 +128,7 @@ class Budget:
         self._ratio = ratio
         self._free = self.FREE
 
-    def read(self, size: int) -> None:
+    def count_input(self, size: int) -> None:
         """Note that `size` more bytes of input were read."""
         if self._free >= size:
             self._free -= size
@@ -190,7 +193,7 @@ def _unpack(frame: Frame, metadata: MessageMetadata, payload: bytes, budget: Bud
             notes.append("SNAPPY in its framing format; the Java and C++ clients use the raw one")
         if budget is not None and not budget.spend(metadata.uncompressed_size):
             note = budget.refuse(f"{metadata.uncompressed_size} bytes left compressed")
-            return Entry([Message(None, metadata, None)], [*notes, note])
+            return Entry([Message(None, metadata, None)], [*notes, note], is_limited=True)
         try:
             payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
         except PayloadError as error:
@@ -200,15 +203,15 @@ def _unpack(frame: Frame, metadata: MessageMetadata, payload: bytes, budget: Bud
         return Entry([Message(None, metadata, payload)], notes)
     count = metadata.num_messages_in_batch
     ack_set = frame.base.message.ack_set if frame.type == MESSAGE and frame.base is not None else ()
-    unopened = budget.unopened if budget is not None else 0
-    messages = _split_batch(payload, count, ack_set, notes, budget)
+    messages, is_limited = _split_batch(payload, count, ack_set, notes, budget)
     is_complete = len(messages) >= min(count, MAX_MESSAGES)
-    return Entry(messages, notes, corrupt=not is_complete and (budget is None or budget.unopened == unopened))
+    return Entry(messages, notes, corrupt=not (is_complete or is_limited), is_limited=is_limited)
 
 
 def _split_batch(
     payload: bytes, count: int, ack_set: Any, notes: list[str], budget: Budget | None
-) -> list[Message]:
+) -> tuple[list[Message], bool]:
+    """Return the messages of a batch, up to the first that cannot be read, and whether a limit ended them."""
     messages: list[Message] = []
     pos, end, limit = 0, len(payload), min(count, MAX_MESSAGES)
     while pos < end and len(messages) < limit:
@@ -218,19 +221,19 @@ def _split_batch(
         if start > end or stop > end:
             reason = "is cut" if start > end else f"says {stop - start} bytes, {end - start} are left"
             notes.append(f"message {index} of the batch: the size of its metadata {reason}")
-            return messages
+            return messages, False
         if stop - start > MAX_METADATA:
             notes.append(f"message {index} of the batch: metadata of {stop - start} bytes is not parsed")
-            return messages
+            return messages, True
         try:
             single = SingleMessageMetadata.FromString(payload[start:stop])
         except DecodeError as error:
             reason = describe_break(payload, start, stop, SingleMessageMetadata.DESCRIPTOR) or str(error)
             notes.append(f"message {index} of the batch: its metadata does not parse: {reason}")
-            return messages
+            return messages, False
         if budget is not None and not budget.spend(_cost(single, stop - start)):
             notes.append(budget.refuse(f"{index} of {count} messages opened"))
-            return messages
+            return messages, True
         size = single.payload_size
         pos = stop + max(size, 0)
         if pos > end:
@@ -243,7 +246,7 @@ def _split_batch(
         notes.append(f"{len(messages)} messages in a batch that says {count}")
     elif pos < end:
         notes.append(f"{end - pos} bytes after the last message of the batch")
-    return messages
+    return messages, False
 
 
 def _cost(single: SingleMessageMetadata, size: int) -> int:
@@ -341,8 +344,8 @@ def _zstd(data: bytes, size: int) -> bytes:
     import zstandard
 
     frame = zstandard.get_frame_parameters(data)
-    keeps_memory = frame.window_size > _USUAL_WINDOW
-    decompressor = _new_zstd() if keeps_memory else _zstd_of(get_ident())
+    is_large = frame.window_size > _MAX_KEPT_WINDOW
+    decompressor = _new_zstd() if is_large else _zstd_of(get_ident())  # the latter keeps its memory
     if frame.content_size == size:  # the usual case; a reader is slower, but tells what is wrong
         with suppress(zstandard.ZstdError):
             output_bytes: bytes = decompressor.decompress(data)

@@ -20,7 +20,7 @@ Offset = Annotated[int, Meta(ge=-1, lt=2**53)]
 Wrapped = Annotated[int, Meta(ge=-1, lt=2**32)]
 """A number of 32 bits; -1: none."""
 Unwrapped = Annotated[int, Meta(ge=-(2**40), lt=2**53)]
-"""A sequence number of TCP that counts on beyond 32 bits; -1: none."""
+"""A sequence number of TCP that counts on beyond 32 bits (-1: none), or another such number."""
 Nanoseconds = Annotated[int, Meta(gt=-(2**63), le=2**63 - 1)]
 """Since the epoch."""
 Place = Annotated[int, Meta(ge=0, le=2**63 - 1)]

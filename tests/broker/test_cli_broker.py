@@ -207,7 +207,7 @@ def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
             "maxMessageSize=big: it must be a whole number",
         ),
         (["--partitions", "orders"], "--partitions orders: use TOPIC=N, as in orders=3"),
-        (["--partitions", "orders=0000001000"], "--partitions orders=0000001000: use TOPIC=N, as in orders=3"),
+        (["--partitions", "t=0000001000"], "--partitions t=0000001000: use TOPIC=N, as in orders=3"),
         (["--partitions", "orders=0"], "--partitions orders=0: use TOPIC=N, as in orders=3"),
         ([*FREE, "--data", "/dev/null/d"], "/dev/null/d: Not a directory; name another with --data"),
         (["--memory", "--data", "d"], "--data cannot be combined with --memory"),

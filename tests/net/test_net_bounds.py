@@ -46,7 +46,7 @@ from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
 from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.net.session.transaction import _ack_ids
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.payload import MAX_MESSAGES, MAX_PAYLOAD, MESSAGE_COST, Budget
+from pulsarctl_wire.wire.payload import MAX_MESSAGES, MAX_METADATA, MAX_PAYLOAD, MESSAGE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandLookupTopicResponse,
     CommandSubscribe,
@@ -544,3 +544,19 @@ async def test_producers_of_dead_letters(monkeypatch: pytest.MonkeyPatch) -> Non
             await broker.saw("CLOSE_PRODUCER", 2)
             await letters.close()
         assert letters.buried == 4
+
+
+@pytest.mark.parametrize("opened", [0, 3])
+@awaited
+async def test_a_batch_with_metadata_that_is_too_large_to_parse(opened: int) -> None:
+    """It may be intact, so it is neither taken for corrupt nor acknowledged."""
+    async with ScriptedBroker() as broker, broker.client() as client:
+        large = (MAX_METADATA + 1).to_bytes(4, "big") + bytes(MAX_METADATA + 1)
+        batch = (b"\0\0\0\2" + b"\x18\0") * opened + large
+        broker.once("FLOW", deliver(entry(0, batch, num_messages_in_batch=opened + 1), entry(1)))
+        async with subscribed(client) as subscription:
+            for delivery in await take(subscription, 1 + bool(opened)):
+                delivery.consumer.ack(delivery)
+            assert subscription.counts == {"unopened": 1}
+        assert acked(broker) == [(LEDGER, 1)]
+        assert broker.warnings(f"message {opened} of the batch: metadata of {MAX_METADATA + 1} bytes")

@@ -2,7 +2,7 @@
 
 A handler gets the broker, the connection, the command's sub-message and the frame. It answers at once, or
 returns a coroutine that does. What it raises is the answer: `Refused` becomes ERROR, `Violation` closes the
-connection. A command that is not here closes it too.
+connection. The connection itself handles CONNECT, AUTH_RESPONSE, PING and PONG; any other command closes it.
 """
 
 from collections.abc import Callable

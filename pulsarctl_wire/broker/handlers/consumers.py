@@ -109,7 +109,7 @@ def flow(broker: Broker, connection: Connection, body: CommandFlow, frame: Frame
     if consumer is None:
         return
     if not 0 < body.messagePermits < 1 << 31:
-        raise Violation("FLOW without permits")
+        raise Violation("FLOW with permits that are no positive int32")
     consumer.flow(body.messagePermits)
 
 

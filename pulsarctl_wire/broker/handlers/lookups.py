@@ -167,7 +167,7 @@ def watch(broker: Broker, connection: Connection, body: CommandWatchTopicList, f
     settings = connection.settings
     try:
         pattern = without_domain(connection.text(body.topics_pattern))
-    except Refused:
+    except Refused:  # of `without_domain`; Pulsar answers so whatever goes wrong there
         raise Refused("AuthorizationError", failure) from None
     max_length = settings.subscriptionPatternMaxLength
     problem = f"Pattern longer than maximum: {max_length}" if len(pattern) > max_length else ""
@@ -178,7 +178,7 @@ def watch(broker: Broker, connection: Connection, body: CommandWatchTopicList, f
     try:
         compiled_pattern = compile_pattern(pattern)
     except Refused as refused:
-        text = str(refused).partition(": ")[2]
+        text = str(refused).partition(": ")[2]  # without the name of the Java exception
         raise Refused("InvalidTopicName", f"Invalid topics pattern: {text}") from None
     watchers = broker.cluster.watchers
     watcher = watchers.add(Watcher(connection, body.watcher_id, namespace, compiled_pattern))

@@ -71,7 +71,7 @@ async def _join(
         try:
             version = await topic.register_schema(body.schema)
         except SchemaRefused as refused:
-            if refused.kind != "thrown":
+            if refused.kind != "thrown":  # "thrown": Pulsar's own check throws, see schemas/kinds.py
                 raise
             if not opening.cancelled:  # Pulsar neither answers nor frees the id
                 connection.producers[body.producer_id] = Opening()
@@ -83,14 +83,13 @@ async def _join(
     has_name = body.HasField("producer_name")
     name = connection.text(body.producer_name) if has_name else broker.make_producer_name()
     if not has_name:
-        await topic.journal.sync()
+        await topic.journal.sync()  # a made-up name is unique only once the counter behind it is stored
     if connection.producers.get(body.producer_id) is not opening:
         return  # CLOSE_PRODUCER came meanwhile
     producer = Producer(connection, body, topic, name)
     producer.schema_version = version
 
     def answer_queued() -> None:
-        connection.producers[body.producer_id] = opening
         _send_success(
             connection, body.request_id, producer, topic.get_last_sequence(producer.name), ready=False
         )
@@ -194,11 +193,11 @@ def close_producer(
     connection.producers.pop(body.producer_id, None)
     send_success = partial(connection.send, "SUCCESS", request_id=body.request_id)
     topic = producer.topic if isinstance(producer, Producer) else None
-    is_handed_over = topic is not None and not topic.name.is_persistent and bool(topic.waiting_producers)
+    may_hand_over = topic is not None and not topic.name.is_persistent and bool(topic.waiting_producers)
     if producer is not None:
         producer.leave()
-    if is_handed_over:
-        # the producer that gets exclusive access is told first, as nothing has to be stored for that
+    if may_hand_over:
+        # a waiting producer that gets exclusive access now is told first: nothing has to be stored for it
         broker.scheduler.ready.append(send_success)
     else:
         send_success()

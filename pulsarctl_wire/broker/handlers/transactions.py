@@ -154,7 +154,7 @@ def _end_at(
         try:
             loaded = await broker.cluster.load_persistent(topic)
         except InvalidName:
-            raise Violation("a topic that cannot be") from None
+            raise Violation("an invalid topic name") from None
         target: Any = loaded if loaded is None or not subscription else loaded.subscriptions.get(subscription)
         if target is not None:
             target.transactions.end(txn, commit=body.txn_action == COMMIT)

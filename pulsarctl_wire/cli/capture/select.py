@@ -352,7 +352,7 @@ class Expression(Rule):
     def __call__(self, event: Any) -> bool:
         """Return whether the expression holds for the record of `event`."""
         if self._outline is not None and isinstance(event, Frame):
-            self._budget.read(len(event.raw))  # the renderer may spend it
+            self._budget.count_input(len(event.raw))  # the renderer may spend it
             return self.matches(self._outline(event))
         return self.matches(self._recorder(event))
 

@@ -30,13 +30,12 @@ async def read_lines(path: str, until: asyncio.Future[Any] | None = None) -> Asy
             first, *lines = block.split(b"\n")
             pieces.append(first)
             size += len(first)
+            if size > LONGEST:
+                console.fail(f"{path}: a line of more than {LONGEST} bytes", console.EXIT_SOURCE)
             if lines:
                 lines = [b"".join(pieces), *lines]
                 pieces = [lines.pop()]
                 size = len(pieces[0])
-            if size > LONGEST:
-                console.fail(f"{path}: a line of more than {LONGEST} bytes", console.EXIT_SOURCE)
-            if lines:
                 yield lines
         if size:
             yield [b"".join(pieces)]

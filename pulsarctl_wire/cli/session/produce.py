@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WHAT, EACH, HOW, BATCH = "What to send", "Each message", "How to send", "Batches and chunks"
 CRYPTO = "Encryption"
-_MAX_REPORTED = 10  # failed messages that are reported one by one
+_MAX_REPORTED = 10  # failed sends that are reported one by one
 _BLOCK = 1_000  # messages between two updates of the progress
 
 Output = Literal["summary", "id", "json"]
@@ -322,7 +322,7 @@ class Report:
         self._quiet = quiet
         self._ends: dict[str, tuple[str, str]] = {}  # topic -> its first and last message id
         self._counts: dict[str, int] = {}
-        self._duplicates = self._failed = 0
+        self._duplicates = self._failed = self._failed_sends = 0
         self._broken: OSError | None = None
         self._has_progress = sys.stderr.isatty() and not quiet
         self._next = self.began + 1
@@ -331,8 +331,9 @@ class Report:
         """Add the result of a send."""
         if result.error is not None:
             self._failed += result.count
+            self._failed_sends += 1
             self.code = self.code or console.find_code(result.error)
-            if self._failed <= _MAX_REPORTED:
+            if self._failed_sends <= _MAX_REPORTED:
                 console.warn(f"sequence id {result.sequence_id}: {result.error}")
             return
         if result.entry < 0:  # the receipt of a duplicate
@@ -384,7 +385,7 @@ class Report:
         seconds = time.perf_counter() - self.began
         if self._has_progress and self._next > self.began + 1:
             sys.stderr.write("\r\x1b[K")
-        if self._failed > _MAX_REPORTED:
+        if self._failed > self._failed_sends or self._failed_sends > _MAX_REPORTED:
             console.warn(f"{self._failed} messages failed")
         if unsent:
             console.warn(f"{unsent} messages were not sent")

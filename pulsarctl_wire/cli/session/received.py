@@ -120,7 +120,7 @@ def _show_value(
 
 
 def _to_produce_value(display: Shown) -> Json:
-    """Convert a value to what `produce` accepts: of a key-value pair only the key and the value."""
+    """Convert a value to what `produce` accepts: key and value of a pair lose the names of their views."""
     value = display.value
     if display.view != "keyvalue" or not isinstance(value, dict):
         return value

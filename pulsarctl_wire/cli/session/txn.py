@@ -203,7 +203,10 @@ async def _give_up(transaction: Transaction, error: BaseException, report: Repor
 
 
 class _Work:
-    """Produces and acknowledges in a transaction, until `deadline` (monotonic clock, seconds)."""
+    """Produces and acknowledges in a transaction.
+
+    `acknowledge` waits for messages until `deadline` (monotonic clock, seconds).
+    """
 
     def __init__(self, client: Client, transaction: Transaction, report: Report, deadline: float) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""A consumer that joins a subscription to inspect it, and grants no permits, so it gets no messages.
+"""A consumer that inspects a subscription or topic; it gets no messages but those of `take_first`.
 
 SUBSCRIBE creates a missing subscription, and no command asks whether one exists. But a broker refuses
 (NotAllowedError) a non-durable subscription with the name of a durable one. So we try that first: if it
@@ -109,7 +109,10 @@ async def _batch_size(client: Client, topic: str, ledger: int, entry: int) -> in
 
 
 class Visitor:
-    """A consumer without permits that joins a subscription to inspect it. Use it with `aclosing`."""
+    """A consumer that joins a subscription (`join`), or reads a topic (`read`), to inspect it.
+
+    Only `take_first` grants a permit. Use it with `aclosing`.
+    """
 
     def __init__(self, client: Client, topic: str, subscription: str) -> None:
         self.client = client

@@ -64,7 +64,7 @@ async def error_before_connected_not_allowed(stage: Stage) -> None:
 
 @client_case(OBSERVED, needs=_NEEDS)
 async def auth_challenge_at_connect(stage: Stage) -> None:
-    """CONNECT is answered by AUTH_CHALLENGE of the method none, AUTH_RESPONSE by CONNECTED.
+    """CONNECT is answered by AUTH_CHALLENGE with auth_method_name "none", AUTH_RESPONSE by CONNECTED.
 
     Expected: AUTH_RESPONSE, then it works.
 
@@ -79,7 +79,7 @@ async def auth_challenge_at_connect(stage: Stage) -> None:
 
 @client_case(SHOULD, needs=_NEEDS)
 async def auth_refresh(stage: Stage) -> None:
-    """AUTH_CHALLENGE "PulsarAuthRefresh" comes before the first receipts, as the client has said that it can.
+    """AUTH_CHALLENGE "PulsarAuthRefresh" comes before the first receipts, if the client supports refresh.
 
     Expected: AUTH_RESPONSE, and the connection stays.
 
@@ -165,7 +165,7 @@ async def ping(stage: Stage) -> None:
 
 @client_case(SHOULD, needs=(CONSUME,), waits=("keepalive", 3))
 async def missing_pong(stage: Stage) -> None:
-    """Nothing is answered on the first connection of a consumer, PINGs neither, once it has subscribed.
+    """The first connection of a consumer gets neither PONGs nor messages; all else is answered.
 
     Expected: A new connection, after two intervals of PINGs or a bit more.
 

@@ -315,7 +315,7 @@ async def cut_message(stage: Stage) -> None:
 
 @client_case(MUST, needs=_NEEDS)
 async def message_without_delay(stage: Stage) -> None:
-    """The first messages come together with the answer to SUBSCRIBE's FLOW, in one piece with a PING.
+    """The messages that the first FLOW allows come at once, in one piece with a PING behind them.
 
     Expected: All are printed, and PING is answered.
 

@@ -157,7 +157,7 @@ async def cut_receipt(stage: Stage) -> None:
 
 @client_case(MUST, needs=_NEEDS)
 async def slow_answers(stage: Stage) -> None:
-    """Each answer comes half a second late.
+    """The answers to LOOKUP, PRODUCER and SEND come half a second late.
 
     Expected: The client waits: nothing is asked or sent twice.
 
@@ -175,7 +175,8 @@ async def slow_answers(stage: Stage) -> None:
 
 @client_case(MUST, needs=_NEEDS)
 async def answers_in_one_piece(stage: Stage) -> None:
-    """PONG comes twice behind each answer, in the same segment.
+    """PONG comes twice, in the segment of the answer: after that to LOOKUP, before that to PRODUCER, and on
+    both sides of receipts.
 
     Expected: All frames of a segment are read, and PONG without a PING is ignored.
 

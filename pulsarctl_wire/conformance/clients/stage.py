@@ -67,7 +67,10 @@ class Run:
         raise NotImplementedError
 
     async def finish(self, times: int = 1) -> None:
-        """Wait until it has ended; so many timeouts of the client may pass before, one after the other."""
+        """Wait until it has ended, for `times` timeouts of the client beyond the stage's `patience`.
+
+        Raises Mismatch.
+        """
         extra = times * self._stage.seconds["timeout"]
         await self._stage.until(lambda: self.code is not None, "the end of the client", extra)
 
@@ -121,7 +124,7 @@ class Stage:
             check_conduct(self.transcript, MUST)
 
     async def find_outage(self) -> str:
-        """Return why cases cannot be judged any more: never, as each has brokers of its own."""
+        """Return "": more cases can always be judged, as each has brokers of its own."""
         return ""
 
     def note(self, line: str) -> None:
@@ -156,9 +159,10 @@ class Stage:
     # -- waiting
 
     async def until(self, holds: Callable[[], object], what: str, extra: float = 0.0) -> None:
-        """Wait until `holds()` is true, as a frame or an end may bring about. Raises Mismatch.
+        """Wait until `holds()` is true; it is called at each ring of `bell`.
 
-        `extra` is how many seconds it may take beyond `patience`.
+        `extra` is how many seconds it may take beyond `patience`. Raises Mismatch after them, or once all
+        runs and connections have ended.
         """
         within = self.patience + extra
         try:

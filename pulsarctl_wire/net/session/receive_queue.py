@@ -236,7 +236,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     def _handle_message(self, frame: Frame, now: Now) -> None:
         body, size = frame.body, permits_used(frame)
         self._balance -= size
-        self._inbox.budget.read(len(frame.raw))
+        self._inbox.budget.count_input(len(frame.raw))
         entry_id = (body.message_id.ledgerId, body.message_id.entryId)
         metadata = frame.metadata
         if self.halted:
@@ -290,14 +290,12 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
         Raises DecryptionError if no key opens it, and that is to end the session.
         """
-        entry_id, metadata, budget = delivery.id, delivery.metadata, self._inbox.budget
-        unopened_before = budget.unopened
-        entry = open_entry(delivery.frame, budget, self._options.keys)
-        unopened = budget.unopened - unopened_before
+        entry_id, metadata = delivery.id, delivery.metadata
+        entry = open_entry(delivery.frame, self._inbox.budget, self._options.keys)
         if not entry.messages or any(message.payload is None for message in entry.messages):
             self._held -= delivery.size
             text = "; ".join(entry.notes)
-            if entry.corrupt or not (entry.messages or unopened):
+            if entry.corrupt or not (entry.messages or entry.is_limited):
                 is_compressed = metadata.compression
                 error = CommandAck.DecompressionError if is_compressed else CommandAck.BatchDeSerializeError
                 self._reject(delivery.ids, error, text)
@@ -311,7 +309,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             )
             return False
         delivery.opened = entry.opened
-        if unopened:
+        if entry.is_limited:
             self.skip(delivery, "; ".join(entry.notes))
         else:
             self._note_all(entry_id, entry.notes)
@@ -325,7 +323,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         bits = (1 << (message.index or 0) for message in messages)
         is_whole = len(messages) == len(entry.messages)
         delivery.left = (1 << len(messages)) - 1 if is_whole else sum(bits)
-        if unopened or len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
+        if entry.is_limited or len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
             self._first_unopened = self._first_unopened or entry_id
         return True
