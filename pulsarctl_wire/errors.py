@@ -1,4 +1,4 @@
-"""All errors that pwire raises.
+"""The errors that pwire raises. A few more stand in the parts that raise them, such as StorageError.
 
     WireError
     ├── CaptureError        a source cannot be read, or only in part
@@ -11,12 +11,12 @@
     ├── ProxyHeaderError    an invalid PROXY header (wire/framing/proxy_header.py)
     ├── Mismatch            a case of `pwire conform` has failed (conformance/basics/checking.py)
     ├── Inapplicable        a case cannot be judged on this broker (the same module)
-    ├── SettingsError       an invalid flag, environment variable or line of client.conf
+    ├── SettingsError       a setting, fault or control request that is invalid or cannot be carried out
     ├── StoreError          decoded events on disk cannot be read
     ├── InUse               another process uses a port or a directory that a broker needs
     └── SessionError        a session with a broker cannot continue
         ├── Unreachable     no connection could be made
-        ├── LinkClosed      a connection ended while it was still needed
+        ├── LinkClosed      a connection, producer or consumer ended while it was still needed
         ├── RequestTimeout  no answer arrived in time
         ├── RestError       the admin API refused a request (conformance/basics/admin.py)
         └── BrokerError     the broker refused a request
@@ -57,7 +57,7 @@ class FilterError(WireError):
 
 
 class SettingsError(WireError):
-    """A session setting (flag, environment variable, client.conf) is invalid."""
+    """A setting (flag, variable, line of a .conf file), fault or control request is invalid or impossible."""
 
 
 class DecryptionError(WireError):
@@ -81,7 +81,7 @@ class Unreachable(SessionError):
 
 
 class LinkClosed(SessionError):
-    """A connection ended before an answer or a receipt arrived."""
+    """A connection, or a producer or consumer on it, ended while it was still needed."""
 
 
 class RequestTimeout(SessionError):
@@ -92,8 +92,8 @@ class BrokerError(SessionError):
     """The broker refused a request.
 
     `code` is the ServerError's name ("TopicNotFound"), `detail` the broker's own text, `request` the
-    name of the refused command ("LOOKUP"). `meaning` says what the code usually means, and `about` is the
-    topic of the request; both may be "".
+    name of the refused command ("LOOKUP"). `meaning` says what the code usually means. `about`, which only
+    the error's text has, is the topic of the request. Both may be "".
     """
 
     def __init__(self, code: str, detail: str, request: str, meaning: str = "", about: str = "") -> None:
@@ -122,7 +122,7 @@ TABLE_LIBRARIES: Final = ("pyarrow", "numpy")
 
 
 def require(*libraries: str) -> None:
-    """Raise MissingLibrary if a library is not installed. It imports none of them."""
+    """Raise MissingLibrary if a library is not installed. Import none of them; all must be in `EXTRAS`."""
     from importlib.util import find_spec
 
     for library in libraries:

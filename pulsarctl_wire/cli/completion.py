@@ -61,9 +61,9 @@ def faults(incomplete: str) -> list[tuple[str, str]]:
 
 def terms(incomplete: str) -> list[str]:
     """Complete the terms of `explain`; in lower case if `incomplete` is."""
-    from pulsarctl_wire.manual.explanations import everything
+    from pulsarctl_wire.manual.explanations import list_explanations
 
-    return _complete_last([term.name for term in everything()], incomplete)
+    return _complete_last([term.name for term in list_explanations()], incomplete)
 
 
 def topics(incomplete: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Everything that can be explained, by name or number: from the protocol's tables, the rules, and the texts.
 
-A page of a text begins with its name, a colon, and what the thing is. Its sections are indented by two, and
-the lines that continue them by four:
+A page of a text begins with its name, a colon, and what the thing is; in errors.txt with the name alone. Its
+sections are indented by two, and the lines that continue them by four:
 
     FLOW: Grants a consumer's permits.
       sent: after SUBSCRIBE,
@@ -53,7 +53,7 @@ COMMANDS: Final = _load("commands")
 ERRORS: Final = _load("errors")
 VERSIONS: Final = _load("versions")
 MESSAGES: Final = _load("messages")
-"""Pages of messages but those of commands."""
+"""Pages of messages, except those of commands."""
 ENUMS: Final = _load("enums")
 """Pages of enums, and of values as ENUM.VALUE."""
 FIELDS: Final = _load("fields")
@@ -99,7 +99,7 @@ Named = tuple[Explanation, list[str]]
 """An explanation, and the names and numbers besides its own by which it is looked up."""
 
 
-def _made(
+def _make(
     kind: str,
     name: str,
     number: int | None,
@@ -111,50 +111,51 @@ def _made(
     return Explanation(kind, name, number, about, known, members or [])
 
 
-def _rules() -> Iterator[Named]:
+def _explain_rules() -> Iterator[Named]:
     for rule in RULES:
         texts = {label.lower(): text for label, text in read_paragraphs(rule).items()}
-        yield _made("rule", rule.id, None, texts.pop("", ""), texts), []
+        yield _make("rule", rule.id, None, texts.pop("", ""), texts), []
 
 
-def _guides() -> Iterator[Named]:
+def _explain_guides() -> Iterator[Named]:
     for name, page in GUIDES.items():
         rules = ", ".join(rule.id for rule in RULES if name in rule.id.split("_"))
         sections = {label: text for label, text in page.items() if label != "about"}
-        yield _made("guide", name, None, page["about"], {**sections, "rules": rules}), []
+        yield _make("guide", name, None, page["about"], {**sections, "rules": rules}), []
 
 
-def _rules_about(name: str) -> str:
-    """The rules whose documentation names a command or an error."""
+def _find_rules_about(name: str) -> str:
+    """Return the rules whose documentation names a command or an error."""
     return ", ".join(rule.id for rule in RULES if re.search(rf"\b{name}\b", rule.__doc__ or ""))
 
 
-def _commands() -> Iterator[Named]:
+def _explain_commands() -> Iterator[Named]:
     for number, name in NAMES.items():
         page, message = COMMANDS[name], _BASE.fields_by_number[number].message_type
-        asked = ", ".join(NAMES[each] for each, answers in _ANSWERS.items() if number in answers)
+        requests = ", ".join(NAMES[each] for each, answers in _ANSWERS.items() if number in answers)
         answers = ", ".join(sorted((NAMES[each] for each in _ANSWERS.get(number, ())), key=_errors_last))
-        replies = [answers or ("" if asked else "nothing"), page.get("answer", "")]
+        # "nothing" is only said of what is no answer itself
+        replies = [answers or ("" if requests else "nothing"), page.get("answer", "")]
         sections = {
             "sent": f"{_WAYS[TO_BROKER.get(number)]}; {page['sent']}",
-            "answer to": asked,
+            "answer to": requests,
             "answered by": ". ".join(filter(None, replies)),
             "goes wrong": page.get("wrong"),
             "since": _SINCE.get(name),
-            "rules": _rules_about(name),
+            "rules": _find_rules_about(name),
             "source": page.get("source"),
         }
         spellings = [message.name, BODIES[number], f"BaseCommand.{BODIES[number]}"]
         spellings += [f"BaseCommand.Type.{name}", f"Type.{name}"]
         spellings += [f"{number}", f"command {number}", f"type {number}"]
-        yield _made("command", name, number, page["about"], sections, _members_of(message)), spellings
+        yield _make("command", name, number, page["about"], sections, _list_members(message)), spellings
 
 
 def _errors_last(command: str) -> tuple[bool, int]:
     return command in ("ERROR", "SEND_ERROR"), NUMBERS[command]
 
 
-def _errors() -> Iterator[Named]:
+def _explain_errors() -> Iterator[Named]:
     for error in PulsarApi_pb2.ServerError.DESCRIPTOR.values:
         name, number, page = error.name, error.number, ERRORS[error.name]
         java, result = page.get("java"), f"Result{page.get('cpp', name)}"
@@ -163,7 +164,7 @@ def _errors() -> Iterator[Named]:
             "clients": page["clients"],
             "a retry": "is useless" if name in FINAL else "may help",
             "advice": page["advice"],
-            "rules": _rules_about(name),
+            "rules": _find_rules_about(name),
             "named": f"{java or 'PulsarClientException'} (Java), {result} (C++)",
         }
         spellings = [f"ServerError.{name}", result]
@@ -171,94 +172,100 @@ def _errors() -> Iterator[Named]:
         if java:
             outer = ("PulsarClientException", "TransactionCoordinatorClientException")
             spellings += [java, *(f"{each}.{java}" for each in outer)]
-        yield _made("error", name, number, _about_error(name), sections), spellings
+        yield _make("error", name, number, _about_error(name), sections), spellings
 
 
-def _versions() -> Iterator[Named]:
+def _explain_versions() -> Iterator[Named]:
     for version in PulsarApi_pb2.ProtocolVersion.DESCRIPTOR.values:
         name, number, page = version.name, version.number, VERSIONS[version.name]
         sections = {"adds": page.get("adds"), "older peers": page["below"]}
         spellings = [f"ProtocolVersion.{name}", f"{number}"]
         spellings += [f"{word} {number}" for word in ("version", "protocol version", "protocol")]
-        yield _made("version", name, number, page["about"], sections), spellings
+        yield _make("version", name, number, page["about"], sections), spellings
 
 
-def _enums() -> Iterator[Named]:
-    """Enums, and the values of those that are not commands, errors or versions."""
+def _explain_enums() -> Iterator[Named]:
+    """Explain enums, and the values of those that are not commands, errors or versions."""
     uses = dict[str, list[str]]()
-    for owner, field in _all_fields():
+    for owner, field in _list_fields():
         if field.enum_type is not None:
             uses.setdefault(field.enum_type.full_name, []).append(f"{owner}.{field.name}")
     nested = [enum for message in _MESSAGES.values() for enum in message.enum_types]
     enums = [*PulsarApi_pb2.DESCRIPTOR.enum_types_by_name.values(), *nested]
     shared = [name for name, count in Counter(enum.name for enum in enums).items() if count > 1]
     for enum in enums:
-        owner = f"{_shown(enum.containing_type)}." if enum.name in shared else ""
+        owner = f"{_name_of(enum.containing_type)}." if enum.name in shared else ""
         full = enum.full_name.removeprefix("pulsar.proto.")
         sections = {"used in": ", ".join(uses.get(enum.full_name, ()))}
-        members = _values_of(enum)
+        members = _list_values(enum)
         about = ENUMS[enum.name]["about"]
-        yield _made("enum", f"{owner}{enum.name}", None, about, sections, members), _suffixes(full)
+        yield _make("enum", f"{owner}{enum.name}", None, about, sections, members), _list_suffixes(full)
         if enum.name in ("ServerError", "ProtocolVersion") or enum.containing_type is _BASE:
             continue
         for each in members:
-            spellings = [*_suffixes(f"{full}.{each.name}"), f"{owner}{enum.name} {each.number}"]
+            spellings = [*_list_suffixes(f"{full}.{each.name}"), f"{owner}{enum.name} {each.number}"]
             spellings += [f"{each.number}", f"marker {each.number}"] if enum.name == "MarkerType" else []
             name = f"{owner}{enum.name}.{each.name}"
             since = {**sections, "since": _SINCE.get(name)}
-            yield _made("value", name, each.number, each.about, since), spellings
+            yield _make("value", name, each.number, each.about, since), spellings
 
 
-def _messages() -> Iterator[Named]:
+def _explain_messages() -> Iterator[Named]:
     for name, message in _MESSAGES.items():
         if name not in _OWNERS:
             about = MESSAGES[name]["about"]
-            yield _made("message", name, None, about, {}, _members_of(message)), []
+            yield _make("message", name, None, about, {}, _list_members(message)), []
 
 
-def _fields() -> Iterator[Named]:
-    """Each field of each message; and each name of fields, once for all places where it means the same."""
+def _explain_fields() -> Iterator[Named]:
+    """Explain each field of each message; and each field name, once for all places of one meaning."""
     places = dict[tuple[str, str], list[Explanation]]()
-    for owner, field in _all_fields():
+    for owner, field in _list_fields():
         place = f"{owner}.{field.name}"
-        members = _values_of(field.enum_type) if field.enum_type is not None else []
+        members = _list_values(field.enum_type) if field.enum_type is not None else []
         about = _about_field(owner, field.name)
         sections = {"type": _type_of(field), "since": _SINCE.get(place)}
-        found = _made("field", place, field.number, about, sections, members)
+        found = _make("field", place, field.number, about, sections, members)
         places.setdefault((field.name, place if place in FIELDS else ""), []).append(found)
         yield found, [f"{field.containing_type.name}.{field.name}"]
     for (name, _), alike in places.items():
         rows = [Member(each.name, each.number or 0, each.sections["type"], "") for each in alike]
-        shared = _made("field", name, None, alike[0].about, {}, rows)
+        shared = _make("field", name, None, alike[0].about, {}, rows)
         yield alike[0] if len(alike) == 1 else shared, [name]
 
 
-def _named() -> Iterator[Named]:
+def _make_all() -> Iterator[Named]:
     """Make all explanations: of one kind after the other, each enum before its values."""
-    for make in (_guides, _rules, _commands, _errors, _versions, _enums, _messages, _fields):
-        yield from make()
+    yield from _explain_guides()
+    yield from _explain_rules()
+    yield from _explain_commands()
+    yield from _explain_errors()
+    yield from _explain_versions()
+    yield from _explain_enums()
+    yield from _explain_messages()
+    yield from _explain_fields()
 
 
 # -- members, and what they are
 
 
-def _all_fields() -> Iterator[tuple[str, Any]]:
-    """All fields with their owners (names of commands and messages), without the commands of BaseCommand."""
+def _list_fields() -> Iterator[tuple[str, Any]]:
+    """Yield owner (name of a command or message) and field, without the commands of BaseCommand."""
     for message in _MESSAGES.values():
         for field in message.fields:
             if message is not _BASE or field.message_type is None:
-                yield _shown(message), field
+                yield _name_of(message), field
 
 
-def _shown(message: Any) -> str:
-    """The name of a message: its command's, if it is a command's."""
+def _name_of(message: Any) -> str:
+    """Return the name of a message; for that of a command, the command's: SEND."""
     name: str = message.name
     return _OWNERS.get(name, name)
 
 
-def _members_of(message: Any) -> list[Member]:
-    """The fields of a message, each with the first sentence about it."""
-    owner = _shown(message)
+def _list_members(message: Any) -> list[Member]:
+    """Return the fields of a message, each with the first sentence about it."""
+    owner = _name_of(message)
     return [
         Member(
             each.name, each.number, _type_of(each), _about_field(owner, each.name).split(". ")[0].rstrip(".")
@@ -268,7 +275,7 @@ def _members_of(message: Any) -> list[Member]:
     ]
 
 
-def _values_of(enum: Any) -> list[Member]:
+def _list_values(enum: Any) -> list[Member]:
     return [Member(each.name, each.number, "", _about_value(enum, each.name)) for each in enum.values]
 
 
@@ -291,7 +298,7 @@ def _about_value(enum: Any, name: str) -> str:
 
 
 def _type_of(field: Any) -> str:
-    """A field's label, type and default: "optional CompressionType, default NONE"."""
+    """Return a field's label, type and default: "optional CompressionType, default NONE"."""
     kind = field.message_type or field.enum_type
     name = (
         kind.name if kind is not None else FieldDescriptorProto.Type.Name(field.type)[len("TYPE_") :].lower()
@@ -305,8 +312,8 @@ def _type_of(field: Any) -> str:
     return f"{label} {name}{f', default {default}' if field.has_default_value else ''}"
 
 
-def _suffixes(name: str) -> list[str]:
-    """ "A.B.C" -> A.B.C, B.C, C."""
+def _list_suffixes(name: str) -> list[str]:
+    """Return A.B.C, B.C and C for "A.B.C"."""
     parts = name.split(".")
     return [".".join(parts[at:]) for at in range(len(parts))]
 
@@ -314,29 +321,33 @@ def _suffixes(name: str) -> list[str]:
 # -- looking up
 
 
-def explanations_of(term: str) -> list[Explanation]:
-    """All that `term` may mean; nothing if it is unknown.
+def find_explanations(term: str) -> list[Explanation]:
+    """Return all that `term` may mean; nothing if it is unknown.
 
     Case and separators do not matter. But if names are spelled exactly like `term`, only those count.
     """
-    found = _index().get(_squeezed(term)) or _at_path(term.removeprefix("fields.").split("."))
+    found = _index().get(_squeeze(term)) or _find_at_path(term.removeprefix("fields.").split("."))
     exact = [each for spelled, each in found if spelled == term]
-    return _once(exact or [each for _, each in found])
+    return _drop_repeated(exact or [each for _, each in found])
 
 
-def everything() -> list[Explanation]:
-    """All that can be explained."""
-    return _once([each for found in _index().values() for _, each in found])
+def list_explanations() -> list[Explanation]:
+    """Return all that can be explained."""
+    return _drop_repeated([each for found in _index().values() for _, each in found])
 
 
-def names() -> list[str]:
-    """All names that can be looked up, without numbers; those of the explanations themselves come last."""
+def list_names() -> list[str]:
+    """Return all names that can be looked up, without numbers.
+
+    Those of the explanations themselves come last: `did_you_mean` suggests the last of names that differ only
+    in case.
+    """
     spellings = (spelled for found in _index().values() for spelled, _ in found)
     others = [spelled for spelled in spellings if " " not in spelled and not spelled.isdigit()]
-    return [*others, *(each.name for each in everything())]
+    return [*others, *(each.name for each in list_explanations())]
 
 
-def _once(found: list[Explanation]) -> list[Explanation]:
+def _drop_repeated(found: list[Explanation]) -> list[Explanation]:
     return list({id(each): each for each in found}.values())
 
 
@@ -344,32 +355,32 @@ _IGNORED: Final = re.compile(r"[\s_\-=:()#]")
 _PREFIXES: Final = re.compile(r"^(pulsar\.proto\.|org\.apache\.pulsar\.client\.api\.)")
 
 
-def _squeezed(name: str) -> str:
-    """A name without what distinguishes SEND_RECEIPT, send-receipt and sendReceipt; Java's $ is a dot."""
+def _squeeze(name: str) -> str:
+    """Return `name` without what distinguishes SEND_RECEIPT, send-receipt, sendReceipt; Java's $ is a dot."""
     return _PREFIXES.sub("", _IGNORED.sub("", name[:200]).replace("$", ".").lower())
 
 
 @cache
 def _index() -> dict[str, list[tuple[str, Explanation]]]:
-    """Squeezed name -> what has it, each with the name as it is spelled."""
+    """Return squeezed name -> what has it, each with the name as it is spelled."""
     index: dict[str, list[tuple[str, Explanation]]] = {}
-    for explanation, spellings in _named():
+    for explanation, spellings in _make_all():
         for spelled in dict.fromkeys([explanation.name, *spellings]):
-            index.setdefault(_squeezed(spelled), []).append((spelled, explanation))
+            index.setdefault(_squeeze(spelled), []).append((spelled, explanation))
     return index
 
 
-def _at_path(parts: list[str]) -> list[tuple[str, Explanation]]:
-    """The field at the end of a path through messages: message_id.ledgerId; metadata.uuid, as in our JSON."""
+def _find_at_path(parts: list[str]) -> list[tuple[str, Explanation]]:
+    """Return the field at the end of a path: message_id.ledgerId; metadata.uuid, as in our JSON."""
     first = "MessageMetadata" if parts[0] == "metadata" else parts[0]
-    found = _index().get(_squeezed(first), [])
+    found = _index().get(_squeeze(first), [])
     for part in parts[1:]:
-        owners = sorted({owner for _, each in found for owner in _owners(each)})
-        found = [named for owner in owners for named in _index().get(_squeezed(f"{owner}.{part}"), [])]
+        owners = sorted({owner for _, each in found for owner in _list_owners(each)})
+        found = [named for owner in owners for named in _index().get(_squeeze(f"{owner}.{part}"), [])]
     return found
 
 
-def _owners(found: Explanation) -> list[str]:
-    """The messages that a name before a dot stands for: itself, or the types of a field."""
+def _list_owners(found: Explanation) -> list[str]:
+    """Return what a name before a dot may stand for: the thing itself, and of a field also its types."""
     types = [found.sections.get("type", ""), *(each.type for each in found.members)]
     return [found.name, *(text.split()[1].rstrip(",") for text in types if text)]

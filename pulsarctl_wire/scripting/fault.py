@@ -43,7 +43,10 @@ class Script(Fault):
 
 
 class _Pair:
-    """What the lanes of a connection share: their number, and whether `on_open` was called."""
+    """What the lanes of a connection share. `lane_count` is how many have not ended.
+
+    `is_open`: `on_open` was called. `pairs` has all pairs by connection, and loses this one at the end.
+    """
 
     def __init__(self, link: Link, pairs: dict[int, _Pair]) -> None:
         self.link = link

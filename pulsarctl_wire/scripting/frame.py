@@ -56,7 +56,7 @@ class Frame:
     topic, subscription    full name and name, if known from earlier frames; else None
     raw            its bytes as they came, or as it was made
     data           bytes to send in place of what the fields say: nothing in them is corrected
-    delay          seconds until it goes on. Other frames of its connection overtake it
+    delay          seconds until it goes on. Other frames of its connection overtake it. Answers go at once
     keeps_checksum whether the stored CRC32-C stays as it is, right or wrong
 
     `body` and `metadata` can be changed in place; `metadata` and `payload` can be set.
@@ -119,7 +119,7 @@ class Frame:
         return cls(decoded, None)
 
     def answer(self, command: str, /, **fields: Any) -> Frame:
-        """Return a frame that goes back in place of this one, with the ids of its request (see `_IDS`).
+        """Return a frame that goes back in place of this one, with the ids of this one (see `_IDS`).
 
         Raises LocalProtocolError, as `make` does.
         """
@@ -168,7 +168,7 @@ class Frame:
 
     @property
     def base(self) -> BaseCommand:
-        """A copy of its command as a protobuf message, with the fields that pwire does not know."""
+        """Its command as a protobuf message, with the fields that pwire does not know; it can be changed."""
         if self._base is None:
             self._base = BaseCommand()
             if self._decoded.base is not None:
@@ -205,8 +205,8 @@ class Frame:
     def encode(self) -> bytes:
         """Return the bytes that go on. Those of a frame that was not changed are the ones that came.
 
-        Raises LocalProtocolError if a field that is required is missing, or metadata was set on a damaged
-        entry.
+        Raises LocalProtocolError if a field that is required is missing, or if metadata or payload was set
+        where there is no entry, or a damaged one.
         """
         if self.data is not None:
             return bytes(memoryview(self.data))

@@ -49,7 +49,10 @@ class Program:
         return f"{self.path}: loaded again"
 
     def call(self, name: str, argument: object) -> Any:
-        """Call the function `name` of the script, if it has it. Raises ScriptError if the function raises."""
+        """Call the function `name` of the script, and return its result; None if there is no such function.
+
+        Raises ScriptError if the function raises.
+        """
         function = self._functions.get(name)
         if function is None:
             return None

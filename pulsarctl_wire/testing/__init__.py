@@ -79,7 +79,7 @@ class AsyncBroker:
         return ledger, entry
 
     async def cut(self, connection: int | None = None) -> int:
-        """End a connection, or all of them, without a word. Returns how many."""
+        """End a connection, by its number in `state`, or all, without a word. Returns how many."""
         number: int = (await self.ask("cut", connection=connection))["connections"]
         return number
 
@@ -155,12 +155,13 @@ class Broker:
     """An embedded broker, or a cluster; a context manager, also with `async`.
 
     Everything is in memory, unless `data` names a directory, where it stays for the next broker.
-    `settings` are lines of Pulsar's standalone.conf, `partitions` partitioned topics that exist from the
-    start. Ports are free ones, unless given. With `tls`, there are TLS ports too.
+    `settings` are lines of Pulsar's standalone.conf. `partitions` has the partitioned topics that exist from
+    the start, each with its number of partitions. `brokers` is how many there are; methods count them from 0.
+    Ports are free ones, unless given. With `tls`, there are TLS ports too.
 
     The broker runs in a thread with an event loop of its own, so the methods may be called from any thread.
     They raise SettingsError if something cannot be done, such as unloading a topic that does not exist. `aio`
-    has those from `ask` to `state` as coroutines.
+    has `wait_for` and those from `ask` to `state` as coroutines.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Broker:
     # -- starting and stopping
 
     def start(self) -> None:
-        """Start the broker. Raises InUse, StorageError, SettingsError."""
+        """Start the broker. Raises InUse, StorageError, SettingsError; RuntimeError if it runs already."""
         from pulsarctl_wire.broker.shell.running import bind, tls_context
 
         if self._thread is not None:
@@ -328,7 +329,7 @@ class Broker:
 
     @property
     def ca_file(self) -> str:
-        """The certificates that clients must trust, unless the settings name a certificate."""
+        """The path of the certificates that clients must trust, unless the settings name a certificate."""
         import os
 
         from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory

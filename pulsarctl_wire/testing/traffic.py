@@ -26,10 +26,12 @@ MAX_BYTES: Final = 256 << 20
 
 _WORD: Final = r"(?:command|topic|direction|filter)=(?!=)"
 _SELECTION: Final = re.compile(rf"\s*{_WORD}")
+"""How a selection begins that is written as for a fault; all others are filters, which compare with ==."""
 
 _MUSTS: Final = {
     rule.id for rule in RULES if (requirement := read_requirement(rule)) and requirement.level == MUST
 }
+"""Ids of the rules about a must of the protocol."""
 
 Test = Callable[[Frame], bool]
 
@@ -153,7 +155,7 @@ def make_test(selection: str) -> Test:
         from pulsarctl_wire.record import Recorder
 
         return Expression(selection, Recorder(show_secrets=True), "filter")
-    fault = parse_fault(f"drop {selection}")
+    fault = parse_fault(f"drop {selection}")  # which fault does not matter: all select frames alike
     active_fault = ActiveFault(0, fault, make_fault_test(fault))
     directions = {"to-broker": (True,), "to-client": (False,)}.get(fault.direction, (True, False))
     return lambda frame: frame.to_broker in directions and active_fault.can_hit(frame)

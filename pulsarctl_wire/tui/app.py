@@ -55,8 +55,8 @@ class PwireApp(App[None]):
         Binding("E", "jump('next_error', -1)", show=False),
         Binding("w", "jump('next_finding', 1)", show=False),
         Binding("W", "jump('next_finding', -1)", show=False),
-        Binding("a", "jump('answer')", show=False),
-        Binding("m", "jump('journey')", show=False),
+        Binding("a", "jump('go_to_answer')", show=False),
+        Binding("m", "jump('follow_message')", show=False),
         Binding("c", "show_only('connection')", show=False),
         Binding("t", "show_only('topic')", show=False),
         Binding("p", "show_only('producer')", show=False),
@@ -99,7 +99,7 @@ class PwireApp(App[None]):
         self._input = InputLine(session.check, session.names, self._known_values)
         self._status = Bar(id="status")
         self._tabs = Bar(id="tabs")
-        self._mode = "filter"
+        self._mode = "filter"  # what the input line is for; see `action_edit`
         self._is_following = session.live
         self._target = session.first  # number of the frame to go to once it is read
         self._note = "? lists the keys, q quits"
@@ -206,8 +206,8 @@ class PwireApp(App[None]):
         if self._held is not None and self._held.rows:
             states[f"{len(self._held.rows)} held: 0 shows them"] = True
         shown = [text for text, is_true in states.items() if is_true]
-        is_mistake = self._note and self._input.has_class("open")
-        text = self._note if is_mistake else status_text(self.model, lines.cursor, shown, self._note)
+        has_whole_line = self._note and self._input.has_class("open")  # mostly what is wrong with a filter
+        text = self._note if has_whole_line else status_text(self.model, lines.cursor, shown, self._note)
         self._status.change(text)
         current = self._switcher.current or ""
         is_narrow = self.size.width < NARROW_WIDTH
@@ -298,7 +298,7 @@ class PwireApp(App[None]):
     # -- the line at the bottom
 
     def action_edit(self, mode: str) -> None:
-        """Open the input line for a filter, a search, the number of a frame, or a file."""
+        """Open the input line for a filter, a search, the number of a frame (go), or a file (save)."""
         self._mode = mode
         self._note = ""
         self._input.is_filter = mode == "filter"
@@ -354,6 +354,10 @@ class PwireApp(App[None]):
     # -- filters
 
     def _apply(self, expression: str, *, remember: bool = True) -> None:
+        """Show only events for which `expression` holds; "": all.
+
+        `remember`: keep the filter before it for `action_undo_filter`.
+        """
         model, lines = self.model, self._frames.lines
         if expression == model.expression:
             return
@@ -396,7 +400,7 @@ class PwireApp(App[None]):
             self._frames.lines.move_to(position)
 
     def action_jump(self, where: str, *arguments: int) -> None:
-        """Go to another frame."""
+        """Go to another frame: call the method `where` of `Jumps`."""
         self._note = ""
         getattr(self._jumps, where)(*arguments)
 

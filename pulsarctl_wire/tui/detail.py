@@ -25,14 +25,17 @@ _PLAIN: Final = "\x1b[0m"
 Span = tuple[int, int]
 
 
-def flatten(lines: Lines, folded: set[Path], guides: str = "") -> Iterator[tuple[str, Path, bool]]:
-    """Yield the visible lines of a tree: text, path, and whether it has children."""
+def flatten(lines: Lines, folded: set[Path], indent: str = "") -> Iterator[tuple[str, Path, bool]]:
+    """Yield the visible lines of a tree: text, path, and whether the line has children.
+
+    Children of lines whose paths are in `folded` are not visible. `indent` precedes each text.
+    """
     for text, children, path in lines:
         is_folded = path in folded
         sign = ("▸ " if is_folded else "▾ ") if children else "  "
-        yield f"{guides}{sign}{text}", path, bool(children)
+        yield f"{indent}{sign}{text}", path, bool(children)
         if children and not is_folded:
-            yield from flatten(children, folded, f"{guides}  ")
+            yield from flatten(children, folded, f"{indent}  ")
 
 
 class BytesPane(LineList):
@@ -61,7 +64,7 @@ class BytesPane(LineList):
         self.show(-(-len(raw) // _WIDTH), self._line, 0)
 
     def mark_spans(self, spans: list[Span]) -> None:
-        """Mark bytes, and show the first one."""
+        """Mark bytes. Also put the cursor on the first one, unless this list has the focus."""
         self._highlights = spans
         self._strips.clear()
         if spans and not self.has_focus:
@@ -89,7 +92,7 @@ class BytesPane(LineList):
         stop = min(start + _WIDTH, len(self._raw))
         offsets = range(start, stop)
         marks = [any(first <= offset < end for first, end in self._highlights) for offset in offsets]
-        if self.has_focus and start <= self.byte_offset < stop:
+        if self.has_focus and start <= self.byte_offset < stop:  # so it is seen among marked bytes, too
             marks[self.byte_offset - start] = not marks[self.byte_offset - start]
         digits = [self._digits[3 * offset : 3 * offset + 2] for offset in offsets]
         blanks = " " * (3 * (_WIDTH - len(digits)))
@@ -190,7 +193,7 @@ class Detail(Horizontal):
         self._bytes.mark_spans([part[:2]])
         self._show_label(part)
         path = part.path
-        while path:
+        while path:  # until there is a row: a folded field has none, but what contains it has
             row = next((row for row, line in enumerate(self._rows) if line[1] == path), None)
             if row is not None:
                 self._fields.show(len(self._rows), cursor=row)

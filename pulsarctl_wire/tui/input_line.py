@@ -13,7 +13,10 @@ from pulsarctl_wire.errors import FilterError
 
 _WORD: Final = re.compile(r"\w+$")
 _VALUE: Final = re.compile(r"""(\w+)\s*(?:==|!=|in\s*[\[(][^\])]*)\s*(["'])([^"']*)$""")
+"""A comparison with a value that is not complete: the field, the quote, and the value so far."""
+
 _FIELD: Final = re.compile(r"there is no field (\w+)")
+"""A field in the text of a FilterError."""
 
 
 class Words(Suggester):

@@ -158,6 +158,11 @@ class HeldPane(ServerPane):
         self.action_edit("json")
 
     def _decide(self, **decision: Any) -> None:
+        """Decide about the frame under the cursor.
+
+        `frames` go on in its place, `answers` go to its sender: lists of hex digits. With neither, the frame
+        goes on as it came.
+        """
         if self.row is not None:
             self.ask(do="held-decide", number=self.row["number"], **decision)
             self.load()
@@ -207,7 +212,7 @@ class HeldPane(ServerPane):
     def _open_editor(
         self, title: str, text: str, row: dict[str, Any], key: str, original: bytes = b""
     ) -> None:
-        """Let the user edit `text`, and send the frame made of it as the decision's `key`.
+        """Let the user edit `text`; the frame made of it goes on (`key`: frames) or back (answers).
 
         Sizes and checksum are corrected if `original`, the frame before the change, is given.
         """

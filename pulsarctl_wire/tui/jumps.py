@@ -38,7 +38,7 @@ class Jumps:
         self._lines = lines
         self._host = host
         self._scan: Iterator[int | None] | None = None
-        self._failure = ""
+        self._failure = ""  # what to say if the scan finds nothing
         self.text = ""
         """What is searched for."""
 
@@ -77,7 +77,7 @@ class Jumps:
     def _event(self) -> Event | None:
         return self._model.event(self._lines.cursor)
 
-    def answer(self) -> None:
+    def go_to_answer(self) -> None:
         """Go from a request to its answer, and back."""
         event = self._event
         number = (event.request or event.answer) if isinstance(event, Frame) else None
@@ -86,7 +86,7 @@ class Jumps:
         else:
             self._go_to_number(number)
 
-    def journey(self) -> None:
+    def follow_message(self) -> None:
         """Go to the next step of a message: SEND, receipt, MESSAGE, ACK."""
         event = self._event
         test = None if event is None else next_step(event)
@@ -101,7 +101,7 @@ class Jumps:
             self._host.say("no later step of this message is here")
 
     def next_error(self, step: int) -> None:
-        """Go to the next frame with an error, or to damage."""
+        """Go to the next frame with an error, or to damage; `step` is 1, or -1 for the one before."""
         self._begin(self._scan_rows(step, self._model.is_error), "no more errors")
 
     def next_finding(self, step: int) -> None:

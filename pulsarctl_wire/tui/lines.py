@@ -15,7 +15,7 @@ from textual.widget import Widget
 from pulsarctl_wire.tui.strips import to_strip
 
 _MAX_STRIPS: Final = 1_000  # lines that are cached
-_LONGEST: Final = 1 << 20  # cells of a line
+_LONGEST: Final = 1 << 20  # cells: a width for which no line is cut
 
 MakeLine = Callable[[int, int], str]
 """Makes the line at an index, for a width in cells. The line may have our colour codes, and no others."""
@@ -66,7 +66,7 @@ class LineList(ScrollView, can_focus=True):
         self._make_line = make_line
         self._title = title
         self._rows = 0
-        self._strips: dict[tuple[int, int], Strip] = {}
+        self._strips: dict[tuple[int, int], Strip] = {}  # by index and width
         self._left = 0  # cells that are hidden at the left
         self.cursor = 0
         self.selection_start: int | None = None
@@ -88,7 +88,10 @@ class LineList(ScrollView, can_focus=True):
         return self._rows
 
     def show(self, rows: int, make_line: MakeLine | None = None, cursor: int | None = None) -> None:
-        """Show other lines, or more of the same."""
+        """Show `rows` lines: other ones, which `make_line` makes, or (None) more or fewer of the same.
+
+        The cursor goes to line `cursor`. None: it stays, or goes to the last line if there are fewer lines.
+        """
         is_same = make_line is None and rows >= self._rows
         self._make_line = make_line or self._make_line
         is_end_visible = self.scroll_offset.y + self.size.height >= self._rows
@@ -119,7 +122,7 @@ class LineList(ScrollView, can_focus=True):
         self.refresh()
 
     def _resize(self, rows: int) -> None:
-        """Set the number of lines. As there is always a scroll bar, no part of the screen moves."""
+        """Set the number of lines, without a new layout: there is always a scroll bar, so nothing moves."""
         self._rows = rows
         size = Size(max(self.size.width, 1), rows)
         if size != self.virtual_size:

@@ -19,8 +19,8 @@ from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _POSITION_SIZE: Final = array("I").itemsize
-_MAX_MESSAGES: Final = 1_000
-_RATE_SECONDS: Final = 3.0
+_MAX_MESSAGES: Final = 1_000  # lines of the log
+_RATE_SECONDS: Final = 3.0  # of the past, from which rates are calculated
 
 
 class Jobs(Protocol):
@@ -33,7 +33,7 @@ class Jobs(Protocol):
         """Stop the filter."""
 
     def adopt(self, process: int) -> None:
-        """End this process when the screen ends, for whatever reason; 0: there is none any more."""
+        """End the process with this id when the screen ends, for whatever reason; 0: none any more."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Session:
     `check` raises FilterError for an expression that is wrong. `names` are the fields of expressions.
     `explain` returns lines about a rule of the doctor. `is_error` says whether an event is damage, or says
     that something failed. `export` writes events to a file, and returns what it did; `replay` sends them to
-    the broker of a URL, and returns lines about that. `link` is the source to which links to frames point.
+    the broker of a URL, and returns lines about that. `link` is the source to which links to frames point;
+    "": frames have no links.
     """
 
     directory: Path
@@ -85,7 +86,11 @@ class Session:
 
 
 class Matches:
-    """The positions of the events that a filter lets through, from the file that a job writes."""
+    """The positions of the events that a filter lets through, from the file that a job writes.
+
+    `scanned` is how many events the filter has looked at, `count` how many of them match. `error` says why it
+    cannot run, or is "".
+    """
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -112,7 +117,7 @@ class Matches:
         return values[0]
 
     def row(self, position: int) -> int:
-        """Return the row of the first match at or after a position."""
+        """Return the row of the first match at or after a position; `count` if there is none."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -130,7 +135,7 @@ class Rates:
         self._samples: deque[tuple[float, int, int]] = deque()
 
     def add(self, now: float, frames: int, size: int) -> None:
-        """Note how many frames and bytes there are at `now`, in seconds."""
+        """Note how many frames and bytes there are in all at `now`, in seconds."""
         samples = self._samples
         samples.append((now, frames, size))
         while len(samples) > 1 and samples[1][0] <= now - _RATE_SECONDS:
@@ -142,7 +147,7 @@ class Rates:
         if len(self._samples) < 2:
             return ""
         (start, frames, size), (end, frames_now, size_now) = self._samples[0], self._samples[-1]
-        seconds = max(end - start, _RATE_SECONDS / 2)
+        seconds = max(end - start, _RATE_SECONDS / 2)  # the first rates, of too short a time, would jump
         rate, byte_rate = (frames_now - frames) / seconds, (size_now - size) / seconds
         return f"{rate:,.0f} frames/s {human_bytes(int(byte_rate))}/s"
 
@@ -158,9 +163,11 @@ class Model:
         self.reading: dict[str, Any] = {}
         self.findings: dict[str, Any] = {}
         self.counts: dict[str, Any] = {}
+        """The contents of reading.json, findings.json and counts.json, which jobs write."""
         self.rules_by_frame: dict[str, list[str]] = {}
         """Rules of the doctor, by the numbers of the frames that prove findings."""
         self.problem = ""
+        """Why the files cannot be read; "" if they can."""
         self.messages: list[str] = []
         """The log: what the screen and the processes beside it have said."""
         self.ended: int | None = None
@@ -246,11 +253,17 @@ class Model:
         return row if self.matches is None else self.matches.position(row)
 
     def row_of(self, position: int) -> int:
-        """Return the row of the event at a position, or of the next one that is shown."""
+        """Return the row of the event at a position, or of the next one that is shown.
+
+        `row_count` if the filter lets no event through from there on.
+        """
         return position if self.matches is None else self.matches.row(position)
 
     def _event(self, row: int) -> Event | None:
-        """Return the event of a row as it is listed: with its findings, without its answer."""
+        """Return the event of a row as it is listed: with its findings, without its answer.
+
+        None if there is no such row, or the event is not kept any more.
+        """
         if not 0 <= row < self.row_count:
             return None
         try:

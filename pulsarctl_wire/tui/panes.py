@@ -20,7 +20,7 @@ from pulsarctl_wire.tui.text_screen import TextScreen, wrap_line
 from pulsarctl_wire.wire.frame import Frame
 
 _DRAWN: Final = 300  # frames of a sequence diagram
-_MIN_WIDTH: Final = 40
+_MIN_WIDTH: Final = 40  # cells of a sequence diagram
 
 SORTS: Final = ("", "size", "unacked", "pending", "errors")
 """Keys by which rows are sorted, the largest first; "": as they came."""
@@ -72,7 +72,7 @@ class OverviewPane(Vertical):
         self._kind = kind
         self._rows: list[dict[str, Any]] = []
         self._sort = ""
-        self._table: tuple[int, OverviewTable] | None = None
+        self._table: tuple[int, OverviewTable] | None = None  # with its width
         self._heading = LineList(self._title, id=f"{kind}-heading")
         self._heading.can_focus = False
         self._lines = TableLines(self._line, id=f"{kind}-lines", title=f"no {kind} yet")
@@ -144,6 +144,7 @@ class FindingsPane(Vertical):
         self._model = model
         self._findings: list[dict[str, Any]] = []
         self._evidence: list[tuple[str, int | None]] = []
+        """Lines about the finding under the cursor; with a frame's number, if a line is about one."""
         self._finding_lines = LineList(self._line, id="findings-lines", title="no findings")
         self._evidence_lines = LineList(self._evidence_line, id="evidence")
         self._summary = Static(markup=False, classes="summary")
@@ -240,5 +241,6 @@ class SequencePane(LineList):
             diagram_row.is_focus = isinstance(event, Frame) and diagram_row.number == event.number
         width = max(self.app.size.width - 2, _MIN_WIDTH)
         lines = list(sequence_text.text(diagram.rows, model.paint, model.clock, width, diagram.note))
+        # ▶ is the sign of the row with `is_focus`
         focus = next((index for index, text in enumerate(lines) if "▶" in text), 0)
         self.show(len(lines), lambda index, width: lines[index], focus)

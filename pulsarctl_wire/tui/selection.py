@@ -48,7 +48,10 @@ class Selection:
         self._say(f"copied as {form}")
 
     def save(self, target: str) -> None:
-        """Write the frames to a file, or replay them to the broker of a URL."""
+        """Write the frames to a file, or replay them to a broker.
+
+        `target` is a path, or a URL and options of `pwire replay`.
+        """
         events = [event for event in map(self._model.event, self._lines.selected) if event is not None]
         if target.startswith(_URLS):
             url = without_passwords(target.split()[0])  # options may have credentials

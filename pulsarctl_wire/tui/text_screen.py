@@ -57,7 +57,10 @@ class TextScreen(ModalScreen[int | None]):
 
 
 def wrap_line(text: str, width: int) -> list[str]:
-    """Break a line into lines of at most `width` cells, indented to its second column, without colours."""
+    """Return a line as it is, or broken into several if it has more than `width` cells.
+
+    Then these have no colours, and all but the first are indented to the second column.
+    """
     plain = to_strip(text).text
     if cell_len(plain) <= width:
         return [text]

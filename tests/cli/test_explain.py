@@ -9,7 +9,7 @@ import pytest
 from pwire_run import pwire
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.manual.explanations import everything
+from pulsarctl_wire.manual.explanations import list_explanations
 from pulsarctl_wire.wire.commands import NUMBERS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -47,14 +47,14 @@ def test_lines_of_json() -> None:
         "type": "required uint64",
         "about": "The client's number for a producer, on this connection only",
     }
-    assert len(pwire("explain", "-o", "json").lines) == len(everything())
+    assert len(pwire("explain", "-o", "json").lines) == len(list_explanations())
 
 
 def test_without_a_term_everything_is_listed() -> None:
     run = pwire("explain")
     assert run.code == 0
     listed = set(run.out.decode().replace(",", " ").split())
-    assert {each.name for each in everything() if each.kind not in ("field", "value")} <= listed
+    assert {each.name for each in list_explanations() if each.kind not in ("field", "value")} <= listed
     assert {"SubType.Failover", "SEND.sequence_id"} <= listed
 
 

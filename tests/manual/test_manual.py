@@ -16,9 +16,9 @@ from pulsarctl_wire.manual.explanations import (
     MESSAGES,
     VERSIONS,
     Explanation,
-    everything,
-    explanations_of,
-    names,
+    find_explanations,
+    list_explanations,
+    list_names,
     read_pages,
 )
 from pulsarctl_wire.wire.commands import NAMES, NUMBERS, REQUESTS
@@ -26,16 +26,16 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import ProtocolVersion, ServerError
 
 TABLE = Path(__file__).parents[1] / "wire" / "pulsar_api_fields.tsv"
 ROWS = [line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
-ALL = everything()
+ALL = list_explanations()
 BY_KIND = {kind: [each for each in ALL if each.kind == kind] for kind in {each.kind for each in ALL}}
 
 
 def found(term: str) -> list[str]:
-    return [f"{each.kind} {each.name}" for each in explanations_of(term)]
+    return [f"{each.kind} {each.name}" for each in find_explanations(term)]
 
 
 def one(term: str) -> Explanation:
-    (only,) = explanations_of(term)
+    (only,) = find_explanations(term)
     return only
 
 
@@ -97,7 +97,7 @@ def test_what_texts_mention_exists() -> None:
         if each.kind != "rule":
             for text in (each.about, *each.sections.values()):
                 used |= {*re.findall(r"\b[A-Za-z]+_\w+(?:\.\w+)*|\b\w*[a-z][A-Z]\w*(?:\.\w+)*", text)}
-    assert {word for word in used if not explanations_of(word)} == OTHERS
+    assert {word for word in used if not find_explanations(word)} == OTHERS
 
 
 def test_no_page_is_about_something_that_does_not_exist() -> None:
@@ -123,7 +123,7 @@ def test_every_rule_is_explained() -> None:
 def test_every_name_of_the_schema_is_found(row: list[str]) -> None:
     kind, owner, _, _, name, number, _ = row
     if number == "-":  # a message without fields
-        assert explanations_of(owner)
+        assert find_explanations(owner)
         return
     short = owner.removeprefix("pulsar.proto.")
     for term in (
@@ -135,7 +135,7 @@ def test_every_name_of_the_schema_is_found(row: list[str]) -> None:
         owner,
         short,
     ):
-        assert explanations_of(term), term
+        assert find_explanations(term), term
     explained = one(f"{short}.{name}")
     assert explained.number == int(number)
     if kind == "field" and explained.kind == "field":
@@ -193,7 +193,7 @@ def test_names_and_numbers_as_people_write_them(term: str, expected: list[str]) 
 
 
 def test_every_name_that_is_suggested_is_found() -> None:
-    assert [name for name in names() if not explanations_of(name)] == []
+    assert [name for name in list_names() if not find_explanations(name)] == []
 
 
 # -- what it says

@@ -38,24 +38,25 @@ def explain(options: ExplainOptions) -> None:
 
     Without a TERM, list what can be explained.
     """
-    from pulsarctl_wire.manual.explanations import everything, explanations_of, names
+    from pulsarctl_wire.manual.explanations import find_explanations, list_explanations, list_names
 
     entries: list[Explanation] = []
     for term in _join_terms(options.terms):
-        matches = explanations_of(term) or _find_case(term)
+        matches = find_explanations(term) or _find_case(term)
         if not matches:
-            hint = did_you_mean(term, names()) or "; pwire explain lists what is known"
+            hint = did_you_mean(term, list_names()) or "; pwire explain lists what is known"
             console.fail(f"explain: {term[:100]} is unknown{hint}")
         entries += matches
     with console.errors_reported():
         if options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
-            out = b"".join(json_line(_record(entry)) for entry in entries or everything())
+            out = b"".join(json_line(_record(entry)) for entry in entries or list_explanations())
         else:
             paint = Paint(console.has_colour(sys.stdout))
             width = min(console.terminal_width(sys.stdout) or _WIDTH, _WIDTH)
-            texts = [_text(entry, paint, width) for entry in entries] or [_list(everything(), paint, width)]
+            texts = [_text(entry, paint, width) for entry in entries]
+            texts = texts or [_list(list_explanations(), paint, width)]
             out = "\n".join(texts).encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()
@@ -63,21 +64,21 @@ def explain(options: ExplainOptions) -> None:
 
 def _join_terms(words: list[str]) -> Iterator[str]:
     """Yield the terms. A number may belong to the words before it: `command 7`, `protocol version 12`."""
-    from pulsarctl_wire.manual.explanations import explanations_of
+    from pulsarctl_wire.manual.explanations import find_explanations
 
     index = 0
     while index < len(words):
         ends = [end for end in (index + 2, index + 3) if words[index:end][-1].isdigit()]
-        end = next((end for end in ends if explanations_of(" ".join(words[index:end]))), index + 1)
+        end = next((end for end in ends if find_explanations(" ".join(words[index:end]))), index + 1)
         yield " ".join(words[index:end])
         index = end
 
 
 def explain_rule(rule: str) -> list[str]:
     """Return lines about a rule of the doctor, for people, with escape sequences for colours."""
-    from pulsarctl_wire.manual.explanations import explanations_of
+    from pulsarctl_wire.manual.explanations import find_explanations
 
-    return "".join(_text(entry, Paint(True), _WIDTH) for entry in explanations_of(rule)).splitlines()
+    return "".join(_text(entry, Paint(True), _WIDTH) for entry in find_explanations(rule)).splitlines()
 
 
 def _find_case(term: str) -> list[Explanation]:

@@ -136,6 +136,7 @@ class Export:
                 writer.carried(event.connection, event.to_broker, self._bytes(event), time_ns)
 
     def _bytes(self, event: Frame | Malformed) -> bytes:
+        """Return the bytes to save: with credentials masked, unless the recorder shows secrets."""
         return mask_event(event, self._recorder.show_secrets)
 
     def _write_records(self, target: Path, events: list[Event]) -> tuple[int, str]:
@@ -182,8 +183,12 @@ class Export:
 
 
 def _sent(events: list[Event]) -> list[Frame]:
-    """Return the complete frames that one client sent: the client of the first of them."""
+    """Return the complete frames that one client sent: the client of the first of them.
+
+    Raises LocalProtocolError if there are none.
+    """
     frames = [event for event in events if isinstance(event, Frame) and event.to_broker and not event.partial]
+    # without commands that only brokers send; those that both sides send are not in `TO_BROKER`
     frames = [frame for frame in frames if TO_BROKER.get(frame.type, True)]
     if not frames:
         raise LocalProtocolError("no client's frames are among these")

@@ -3,8 +3,10 @@
     screen ── a pipe of lines ──► helper ── fork ── a process per job
 
 The screen's process has threads, so it cannot be forked. The helper is forked before they start, and only
-waits for lines: {"filter": "match.17.3", "expression": "…"} starts a job, in place of an earlier filter;
-{"end": true} means that the screen has closed. If the pipe ends without that, the helper resets the terminal.
+waits for lines: {"filter": "match.17.3", "expression": "…"} starts a job, in place of an earlier filter
+("": none); {"adopt": 4711} names a process that has to end with the screen, in place of an earlier one (0:
+none); {"end": true} means that the screen has closed. If the pipe ends without that, the helper resets the
+terminal.
 """
 
 import json
@@ -40,11 +42,11 @@ _RESET: Final = (
 
 
 JobFunctions = Mapping[str, Callable[[], object]]
-"""Jobs by name."""
+"""Jobs by name. What a job returns is its exit code; None: 0."""
 
 
 class Helper:
-    """The screen's end of the pipe to its helper."""
+    """The screen's end of the pipe to its helper, which starts the jobs in `starts` at once."""
 
     def __init__(self, job: Job, starts: JobFunctions) -> None:
         self._filters = 0
@@ -216,7 +218,7 @@ class _Running:
                 os._exit(0)
 
     def _note_end(self, name: str, code: object) -> None:
-        """Let the screen know that a job has ended."""
+        """Let the screen know that the server has ended, or that reading has failed."""
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -243,6 +245,7 @@ class _Running:
             self.start("filter", partial(_run_job, "filter_events", self._job, name, expression))
 
     def _kill(self, name: str) -> None:
+        """Kill a job, if it runs; give the server time to end by itself."""
         process = self._processes.pop(name, 0)
         if not process:
             return
@@ -258,7 +261,7 @@ class _Running:
         os.waitpid(process, 0)
 
     def adopt(self, process: int | None) -> None:
-        """End a process of the screen with the screen, in place of an earlier one; 0: none."""
+        """End this process with the screen, in place of an earlier one; 0: none; None: no change."""
         if process is not None:
             self._adopted = process
 

@@ -50,7 +50,10 @@ class Job:
 
 
 def write_numbers(directory: Path, packets: int, stretches: list[tuple[int, str | None, int]]) -> None:
-    """Write the numbers of packets in their files, for those up to `packets`."""
+    """Write the numbers that the first `packets` packets have in their files.
+
+    `stretches` are those of `PacketNumbers.list_stretches`.
+    """
     write_json(directory, "numbers", {"packets": packets, "stretches": stretches})
 
 

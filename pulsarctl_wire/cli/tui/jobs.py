@@ -1,6 +1,6 @@
 """What runs beside the screen, each in a process of its own: reading, examining and filtering.
 
-    Reading      sources -> events of the store; reading.json
+    Reading      sources -> events of the store; numbers.json, of packets; reading.json, at the end
     Examination  the same sources again -> findings.json, counts.json
     Filtering    events of the store -> match.PROCESS.N, an array of positions; match.PROCESS.N.json, progress
 
@@ -30,10 +30,10 @@ from pulsarctl_wire.store.writer import StoreWriter
 from pulsarctl_wire.wire.frame import Event, Frame
 
 POLL_SECONDS: Final = 0.2
-"""Seconds between two looks at files that are still written."""
+"""Seconds between two looks at files that are still written, and between two times that they are written."""
 
-_MAX_STRETCHES: Final = 1_000  # of packets, while reading: writing them takes a while
-_EXAMINED_EVERY: Final = 1.0  # seconds
+_MAX_STRETCHES: Final = 1_000  # of packets: more are written only at the end, as that takes a while
+_EXAMINED_EVERY: Final = 1.0  # seconds between two times that findings and counts are written
 
 
 class _Timer:

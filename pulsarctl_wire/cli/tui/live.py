@@ -21,7 +21,10 @@ Serve = Callable[["WatchOptions", "FaultOptions"], int]
 
 
 def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions, serve: Serve) -> int:
-    """Show the traffic of what `serve` runs until the user quits; return the exit code."""
+    """Show the traffic of what `serve` runs until the user quits; return the exit code.
+
+    `kind` is the verb: proxy or broker.
+    """
     web = watch_options.web
     require_screen(f"{kind} --tui", web, "--tap prints frames anywhere")
     if watch_options.tap or watch_options.stats:
@@ -54,7 +57,8 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
 def _make_ask(control: Path, kind: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     from pulsarctl_wire.net.control import ask
 
-    return lambda request: ask(control, request, 5.0, kind)
+    seconds = 5.0  # in which the answer must come
+    return lambda request: ask(control, request, seconds, kind)
 
 
 def _make_converters() -> tuple[Callable[[bytes], str], Callable[[str], bytes]]:

@@ -38,7 +38,10 @@ def require_screen(name: str, web: int | None, instead: str) -> None:
 
 
 def show(job: Job, starts: JobFunctions, make_session: Callable[[Jobs], Session], web: int | None) -> int:
-    """Show the screen until the user quits; return the exit code."""
+    """Show the screen until the user quits; return the exit code.
+
+    `starts` are the jobs to start, if the store is ours. `web` is the port of `--web`; None: this terminal.
+    """
     from pulsarctl_wire.cli.tui.helper import Helper, end_with_terminal
 
     helper = Helper(job, starts if job.is_owner else {})

@@ -19,7 +19,7 @@ RING_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of a store of live traffic; beyond that, the oldest events are dropped."""
 
 _MAX_FINDINGS: Final = 2_000  # shown
-_EVERY: Final = 1.0  # seconds between two looks at findings and counts
+_EVERY: Final = 1.0  # seconds between two times that findings and counts are written
 
 
 def write_state(

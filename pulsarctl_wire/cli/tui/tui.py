@@ -86,7 +86,10 @@ def _check(options: TuiOptions) -> None:
 
 
 def _split_links(sources: list[str]) -> tuple[list[str], int | None]:
-    """Split FILE#123 into a file and the number of a frame, unless a file has the whole name."""
+    """Return the files of sources, and the number of the frame to begin at: the last FILE#123 has it.
+
+    A source that is the whole name of a file is no FILE#123.
+    """
     paths, first = [], None
     for source in sources:
         path, sign, number = source.rpartition("#")
@@ -124,7 +127,7 @@ def make_job(options: TuiOptions, sources: list[str]) -> Job:
 
 
 def _forget_oldest(root: Path, current: Path) -> None:
-    """Delete the stores that were opened least recently, if all are too large; `current` stays."""
+    """Delete the stores that were opened least recently, if all together are too large; `current` stays."""
     import shutil
     from contextlib import suppress
 
