@@ -93,11 +93,18 @@ class StoreReader:
             segment += 1
 
     def position_of(self, number: int) -> int | None:
-        """Return the position of the frame with this number; None if it is not there. Raises StoreError."""
+        """Return the position of the frame with this number. Raises StoreError.
+
+        None if it is not there, or not kept any more.
+        """
         segment = bisect_right(self._numbers, number) - 1
         if segment < 0:
             return None
-        for index, event in enumerate(self._load(segment)):
+        try:
+            events = self._load(segment)
+        except Dropped:
+            return None
+        for index, event in enumerate(events):
             if isinstance(event, Frame) and event.number == number:
                 return self._positions[segment] + index
         return None

@@ -93,7 +93,8 @@ class Jumps:
         if test is not None:
             start = self._model.position(self._lines.cursor)
             if isinstance(event, Frame) and event.request is not None:  # a delivery may precede the receipt
-                start = self._model.reader.position_of(event.request) or start
+                request = self._model.reader.position_of(event.request)
+                start = start if request is None else request
             self._begin(self._scan_all(start, test), "no later step of this message is here")
         elif isinstance(event, Frame) and event.answer is not None:
             self._go_to_number(event.answer)

@@ -203,11 +203,12 @@ class Model:
                 self.ended = read_json(directory, ENDED, {}).get("code")
                 size = sum(row["size"] for row in self.counts.get("connections", []))
                 self.rates.add(time.monotonic(), self.reader.count, size)
+            if self._origin.time_ns is None:
+                _, events = next(self.reader.batches(), (0, []))
+                self._origin.time_ns = events[0].time_ns if events else None
         except StoreError as error:
             self.problem = str(error)
         self._read_messages()
-        if self._origin.time_ns is None and self.reader.count:
-            self._origin.time_ns = self.reader.event(0).time_ns
 
     def _read_changed(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
         """Return the contents of a file, or `value`, those read last, if they have not changed."""

@@ -123,6 +123,7 @@ def test_a_ring_drops_the_oldest(
     assert reader.count == 50 * len(events)
     with pytest.raises(Dropped):
         reader.event(0)
+    assert reader.position_of(1) is None
     first, kept = next(reader.batches())
     assert 0 < first < reader.count
     assert repr(reader.event(first)) == repr(kept[0]) == repr(events[first % len(events)])

@@ -2,12 +2,22 @@
 
 import asyncio
 import json
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tui.screens import SAMPLES, run, screen
+from tui.screens import SAMPLES, Inline, run, screen
 
-from pulsarctl_wire.tui.model import Rates
+from pulsarctl_wire.cli.tui import jobs
+from pulsarctl_wire.cli.tui.job import Job
+from pulsarctl_wire.cli.tui.screen import make_session
+from pulsarctl_wire.cli.tui.tui import TuiOptions
+from pulsarctl_wire.store import writer
+from pulsarctl_wire.store.directory import read_json
+from pulsarctl_wire.store.reader import Dropped
+from pulsarctl_wire.store.writer import StoreWriter
+from pulsarctl_wire.tui.model import Model, Rates
 
 NACKS = SAMPLES / "java-nack-dlq.pcap"
 ERRORS = SAMPLES / "errors.pcap"
@@ -352,3 +362,35 @@ async def test_the_mouse(tmp_path: Path) -> None:
     async with screen(tmp_path, NACKS) as shown:
         await shown.pilot.click("#list", offset=(5, 6))
         assert shown.number == 7
+
+
+def make_job(directory: Path, *sources: Path) -> Job:
+    options = TuiOptions(sources=list(map(str, sources)))
+    return Job(directory, options.sources, options.read, options.display, options.checks, is_kept=False)
+
+
+def test_a_filter_waits_for_the_findings_it_asks_for(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SILENT)
+    jobs.read(job)
+    filtering = threading.Thread(target=jobs.filter_events, args=(job, "match", "findings != null"))
+    filtering.start()
+    jobs.examine(job)
+    filtering.join()
+    matched = read_json(tmp_path, "match", {})["matched"]
+    assert matched == len(read_json(tmp_path, "findings", {})["frames"]) > 0
+
+
+def test_a_screen_of_a_store_whose_first_events_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path, NACKS)
+    monkeypatch.setattr(jobs, "StoreWriter", partial(StoreWriter, limit=8_000))
+    monkeypatch.setattr(writer, "FILE_SIZE", 1_000)
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0)
+    jobs.read(job)
+    model = Model(make_session(job, "live", Inline(job)))
+    model.refresh()
+    with pytest.raises(Dropped):
+        model.reader.event(0)
+    assert (model.row_count, model.problem) == (131, "")
+    assert model.row_line(0, 80).strip().endswith("this frame is not kept any more")

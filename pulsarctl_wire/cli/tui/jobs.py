@@ -103,17 +103,27 @@ def examine(job: Job) -> None:
 def filter_events(job: Job, name: str, expression: str) -> None:
     """Note the positions of all events for which an expression holds, also of those to come."""
     collect_rarely()
+    rules: dict[str, list[str]] = {}
     try:
-        test = _make_test(job, expression)
+        compiled = select.Expression(expression, job.make_recorder())
     except FilterError as error:
         write_json(job.directory, name, {"error": str(error), "is_done": True})
         return
+    test = _make_test(job, compiled, rules)
     scanned = matched = 0
     timer = _Timer(POLL_SECONDS)
+
+    def read_findings() -> bool:
+        findings = read_json(job.directory, "findings", {})
+        rules.update(findings.get("frames", {}))
+        return bool(findings.get("is_done"))
 
     def write_progress(*, is_done: bool) -> None:
         write_json(job.directory, name, {"scanned": scanned, "matched": matched, "is_done": is_done})
 
+    if needs_findings := compiled.has("findings"):
+        while not read_findings() and job.sources:  # in live traffic, there are always more to come
+            time.sleep(POLL_SECONDS)
     with open(job.directory / name, "wb", buffering=0) as stream:
         for position, events in _follow(job.directory):
             matches = [position + index for index, event in enumerate(events) if test(event)]
@@ -121,21 +131,21 @@ def filter_events(job: Job, name: str, expression: str) -> None:
             scanned, matched = position + len(events), matched + len(matches)
             if timer.is_due():
                 write_progress(is_done=False)
+                if needs_findings:
+                    read_findings()
         write_progress(is_done=True)
 
 
-def _make_test(job: Job, text: str) -> Callable[[Event], bool]:
-    expression = select.Expression(text, job.make_recorder())
+def _make_test(
+    job: Job, expression: select.Expression, rules: dict[str, list[str]]
+) -> Callable[[Event], bool]:
+    """Return the test of a filter; `rules` are those of the findings that a frame proves, by its number."""
     reader = StoreReader(job.directory)
-    rules: dict[str, list[str]] = {}
-    if expression.has("findings"):
-        rules = read_json(job.directory, "findings", {}).get("frames", {})
     needs_answers = expression.has("answer")
 
     def test(event: Event) -> bool:
         if isinstance(event, Frame):
-            if rules:
-                event.findings = rules.get(str(event.number), ())
+            event.findings = rules.get(str(event.number), ())
             if needs_answers:
                 event.answer = reader.answer_of(event.number)
         return expression(event)

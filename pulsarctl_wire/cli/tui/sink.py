@@ -30,7 +30,8 @@ def write_state(
     is_done: bool,
     find_packet: FindPacket = find_no_packet,
 ) -> None:
-    """Write the findings so far, and the counts."""
+    """Write the counts, and the findings so far."""
+    write_json(directory, "counts", overview.counts())  # first: the screen reads none once findings are done
     findings = list(fold(doctor.findings.values()))
     value: dict[str, Any] = {
         "findings": [finding_record(finding, find_packet) for finding in findings[:_MAX_FINDINGS]],
@@ -40,7 +41,6 @@ def write_state(
         "is_done": is_done,
     }
     write_json(directory, "findings", value)
-    write_json(directory, "counts", overview.counts())
 
 
 class StoreSink(Sink):
