@@ -374,6 +374,8 @@ def test_a_filter_waits_for_the_findings_it_asks_for(tmp_path: Path) -> None:
     jobs.read(job)
     filtering = threading.Thread(target=jobs.filter_events, args=(job, "match", "findings != null"))
     filtering.start()
+    filtering.join(0.5)
+    assert filtering.is_alive()
     jobs.examine(job)
     filtering.join()
     matched = read_json(tmp_path, "match", {})["matched"]
