@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pwire_run import SAMPLES, decode
 
 from pulsarctl_wire.capture.sources import Decoder, open_source
-from pulsarctl_wire.render.permits import moments, warnings
+from pulsarctl_wire.render.permits import describe_row, warnings
 from pulsarctl_wire.stats import permits as limits
 from pulsarctl_wire.stats.permits import Permits, Row, consumer_records, merged, ordered
 from pulsarctl_wire.wire.commands import build_command
@@ -301,7 +301,7 @@ def test_what_is_remarkable(times: list[int], end: int, wanted: list[str]) -> No
     record, *rows = consumer_records(consumer, end, 100, 0)
     assert list(warnings(record)) == wanted
     assert record["is_open"]
-    said = [text for row in rows for text in moments(row)]
+    said = [text for row in rows for text in describe_row(row)]
     assert said[0] == "SUBSCRIBE Exclusive"
     assert ("FLOW +1 after 3.00 s without permits" in said) == (times == [3 * SECOND])
 

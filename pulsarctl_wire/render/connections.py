@@ -17,7 +17,7 @@ _DAMAGE: Final = ("malformed_to_broker", "malformed_to_client", "gaps_to_broker"
 
 
 def connection_line(record: Record, paint: Paint, clock: TimeFormatter, width: int | None) -> str:
-    """Format the line of a connection, cut to `width` cells, but without cutting what went wrong."""
+    """Format the line of a connection, cut to `width` cells; what went wrong keeps half of them."""
     is_normal = record["end"] in _NORMAL_ENDS
     parts = [
         f"{record['connection']:6} {clock(record['time_ns'])} {record['client']} → {record['server']}",

@@ -23,15 +23,17 @@ def renderer(
 ) -> Render:
     """Make the renderer of the format `output` (line, tree, json, hex).
 
-    `width` is called for each line, and returns its maximum width in cells, or None. `prefix` returns a
-    prefix for the output of an event; JSON has none.
+    `width`, for `line` only, returns the maximum width in cells, or None. It is called for each line; but if
+    it returns None at first, and there is no `prefix`, lines are never cut. `prefix` returns a prefix for the
+    output of an event; JSON has none.
     """
     if output == "json":
         from pulsarctl_wire.render.jsonl import JsonLines
 
         return partial(map, JsonLines(recorder))
     notes, show_secrets = recorder.notes if output == "hex" else None, recorder.show_secrets
-    opens = recorder.keys is not None and output == "line"  # the others show messages, or bytes
+    # for tree, the recorder opens entries; hex shows them as captured
+    opens = recorder.keys is not None and output == "line"
     line = LineRenderer(
         paint, clock, show_secrets=show_secrets, notes=notes, open_entry=recorder.open if opens else None
     )

@@ -49,7 +49,10 @@ _UNUSUAL: Final = {
     *("CommandMessage.ack_set", "MessageMetadata.marker_type", "MessageMetadata.num_chunks_from_msg"),
     *(f"MessageMetadata.{name}" for name in ("encryption_keys", "encryption_param", "ordering_key")),
 }
-"""Fields that change the meaning of an entry: these take the slow path."""
+"""Fields that take the slow path.
+
+They change the meaning of an entry; and the metadata's ordering key is base64 there, but text in the message.
+"""
 
 _dump_json: Final = orjson.dumps
 

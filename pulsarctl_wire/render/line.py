@@ -90,7 +90,7 @@ def command_style(name: str) -> str:
 
 
 class TimeFormatter:
-    """A formatter of times: time of day (UTC or local), date in UTC, epoch seconds, or s since `origin`."""
+    """Formats times: time of day (UTC or local), date and time in UTC, epoch seconds, or s since `origin`."""
 
     def __init__(self, form: str = "utc", origin: Origin | None = None) -> None:
         self._form = form
@@ -103,7 +103,7 @@ class TimeFormatter:
         self._pattern = "%Y-%m-%dT%H:%M:%S" if form == "date" else "%H:%M:%S"
 
     def __call__(self, time_ns: int | None) -> str:
-        """Format `time_ns` (ns since the epoch), to the microsecond; "-" for None."""
+        """Format `time_ns` (ns since the epoch): epoch seconds to the ns, others to the µs; "-" for None."""
         if time_ns != self._time_ns:  # frames of the same packet have the same time
             self._time_ns = time_ns
             self._full_text = "-" if time_ns is None else self._format(time_ns)
@@ -163,7 +163,7 @@ class LineRenderer:
         }
 
     def __call__(self, event: Event, width: int | None = None, record: Record | None = None) -> str:
-        """Render the line of `event`, cut to `width` cells, but without cutting what is wrong with a frame.
+        """Render the line of `event`, cut to `width` cells; what is wrong with a frame keeps half of them.
 
         A caller that already has the frame's `record` should pass it, to save time.
         """
@@ -421,12 +421,15 @@ def _step_of_id(field: Any) -> Step:
 
 
 _SHOWN: Final = {"num_messages_in_batch", "compression", "partition_key", "null_value"}
-"""Fields of metadata that are shown in a line if they are set."""
+"""Fields of metadata that `_add_entry` shows if they are set, besides `_SLOW_FIELDS`."""
 _SLOW_FIELDS: Final = {"num_chunks_from_msg", "encryption_keys", "marker_type"}
 
 
 def _step_of_metadata(field: Any) -> Step | None:
-    """Make the step of a metadata field: it shows nothing, but fills the slot for fields of `_SHOWN`."""
+    """Make the step of a metadata field, which shows nothing.
+
+    A field of `_SHOWN` puts a text in slot 0 (any text that is not empty), so that `_add_entry` is called.
+    """
     if field.name in _SLOW_FIELDS:
         return None
     if field.name not in _SHOWN:
@@ -479,7 +482,8 @@ def _first_of_batch(raw: bytes, pos: int) -> tuple[int, int]:
 
 def _preview(payload: bytes) -> str:
     try:
-        text, _ = utf_8_decode(payload[:_PREVIEW], "strict", False)  # ignores a cut character at the end
+        # a character that the preview cuts is left out
+        text, _ = utf_8_decode(payload[:_PREVIEW], "strict", len(payload) <= _PREVIEW)
     except UnicodeDecodeError:
         text = "\0"
     if not text.isprintable():

@@ -19,7 +19,7 @@ from pulsarctl_wire.stats.snapshot import ConnectionRow, Snapshot, Times
 _MAX_ROWS: Final = 20  # without a height
 _EXTRA_LINES: Final = 3  # lines of a table besides its rows
 _MIN_ROWS: Final = 2
-_MIN_NAME: Final = 33  # cells: fits two IPv4 addresses with ports
+_MIN_NAME: Final = 33  # cells: fits two short IPv4 addresses with ports
 _MAX_ERRORS: Final = 4  # codes that are listed
 _SECOND: Final = 1_000_000_000
 

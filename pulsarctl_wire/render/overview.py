@@ -1,4 +1,4 @@
-"""Tables of connections, topics, producers and subscriptions, with what they have been doing lately."""
+"""Tables of connections, topics, producers and subscriptions, with what each has done over the whole time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -125,8 +125,8 @@ def doubt_text(consumer: Figures) -> str:
     return ""
 
 
-def moments(row: Figures) -> Iterator[str]:
-    """Describe the events that a row sums up."""
+def describe_row(row: Figures) -> Iterator[str]:
+    """Yield what has happened in a row: requests and closes, FLOWs, redeliveries, and the end of permits."""
     texts = [text if count == 1 else f"{text} ({count} times)" for text, count in row["moments"].items()]
     yield from (text for text in texts if text.startswith("SUBSCRIBE"))
     if row["flows"]:
@@ -203,7 +203,7 @@ def consumer_columns(consumers: Sequence[Figures]) -> list[Column]:
 def row_columns(rows: Sequence[Figures], clock: TimeFormatter) -> list[Column]:
     """Make the columns of a table of these rows."""
     time = Column("time", lambda row: clock(row["time_ns"]), style="dim")
-    return [time, *_figures(rows), Column("", lambda row: ", ".join(moments(row)), is_name=True)]
+    return [time, *_figures(rows), Column("", lambda row: ", ".join(describe_row(row)), is_name=True)]
 
 
 def _figures(records: Sequence[Figures]) -> Iterator[Column]:

@@ -23,9 +23,9 @@ from pulsarctl_wire.render.permits import (
     ConsumerReport,
     choose_detailed,
     consumer_columns,
+    describe_row,
     doubt_text,
     is_empty,
-    moments,
     name_of,
     rest_note,
     row_columns,
@@ -97,7 +97,7 @@ def _plot(consumer: Figures, rows: Sequence[Figures], clock: TimeFormatter) -> s
 
 
 def _tooltip(row: Figures) -> list[str]:
-    return [*(f"{name} {row[name]:,}" for name in _LINES), *moments(row)]
+    return [*(f"{name} {row[name]:,}" for name in _LINES), *describe_row(row)]
 
 
 def _make_time_axis(consumer: Figures, rows: Sequence[Figures]) -> tuple[Axis, list[int]]:

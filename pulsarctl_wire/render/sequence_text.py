@@ -91,14 +91,15 @@ def _line(row: Row, layout: _Layout, paint: Paint) -> str:
     for index in reversed(range(len(brokers))):
         crossing = "  │" if index > broker else f"{stroke * 2}┼"
         right = (f"{stroke}{at_broker}{'│' if to_broker else '┤'}" if index == broker else crossing) + right
-    first, last = left[3 * len(clients) - 2], right[1]
+    # the outermost cells of the lane have the arrow; those between them, the label
+    lane_start, lane_end = left[1 - _SPACE], right[_SPACE - 2]
     begin, end = _SPACE * client, _SPACE * broker + 1
     left, right = left[: 1 - _SPACE], right[_SPACE - 1 :]
     colour = row.colour
     return (
-        f"{layout.head(row, paint)}{left[:begin]}{paint(colour, left[begin:] + first)}"
+        f"{layout.head(row, paint)}{left[:begin]}{paint(colour, left[begin:] + lane_start)}"
         f" {_label(row, layout.lane - 3, stroke, paint)}"
-        f"{paint(colour, last + right[:end])}{right[end:]}"
+        f"{paint(colour, lane_end + right[:end])}{right[end:]}"
     )
 
 

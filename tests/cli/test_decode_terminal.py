@@ -230,6 +230,8 @@ def test_a_preview_ends_between_characters() -> None:
     for text in ("é" * 40, "x" * 31 + "é" * 4, "日本語のテキスト" * 8, "x" * 30 + "🦀🦀"):
         run = decode("-", stdin=build_frame(base, metadata, text.encode()))
         assert text[:8] in run.lines[0]
+    run = decode("-", stdin=build_frame(base, metadata, b"abc\xc3"))
+    assert "0x616263c3" in run.lines[0]
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ async def connect(broker: Target) -> None:
 
 @case(OBSERVED)
 async def proxy_through_loopback(broker: Target) -> None:
-    """A standalone broker without TLS advertises a loopback address: LOOKUP.
+    """A standalone broker without TLS (no brokerServiceUrlTls) advertises a loopback address: LOOKUP.
 
-    Expected: proxy_through_service_url=true, no brokerServiceUrlTls.
+    Expected: proxy_through_service_url=true.
 
     Source: Broker: TopicLookupBase.
     """

@@ -228,7 +228,7 @@ async def get_short_version(broker: Target) -> None:
 
 @case(OBSERVED, needs=("admin",))
 async def get_deleted(broker: Target) -> None:
-    """Topic with a schema, deleted by the admin API; GET_SCHEMA; of version 0.
+    """A topic's schema is deleted by the admin API; GET_SCHEMA; GET_SCHEMA of version 0.
 
     Expected: Version 1 of type None without data; TopicNotFound.
 

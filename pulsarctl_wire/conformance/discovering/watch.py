@@ -56,6 +56,7 @@ async def update_new(broker: Target) -> None:
     probe, prefix = await _start_watch(broker)
     topic = f"{_DEFAULT}/{prefix}-a"
     await broker.produce(topic)
+    # 2 s, and one to spare
     body = (await probe.expect("WATCH_TOPIC_UPDATE", within=3, watcher_id=1)).body
     equal(list(body.new_topics), [topic], "new_topics")
     require(not body.deleted_topics, "no deleted_topics", body)
@@ -161,7 +162,7 @@ async def same_id_again(broker: Target) -> None:
 async def long_with_domain(broker: Target) -> None:
     """WATCH_TOPIC_LIST with a pattern of 50 characters behind 'persistent://'.
 
-    Expected: WATCH_TOPIC_LIST_SUCCESS: the limit is for what is matched.
+    Expected: WATCH_TOPIC_LIST_SUCCESS: subscriptionPatternMaxLength (50) does not count the domain.
 
     Source: Broker: TopicListService.
     """
