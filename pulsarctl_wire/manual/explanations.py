@@ -381,6 +381,6 @@ def _find_at_path(parts: list[str]) -> list[tuple[str, Explanation]]:
 
 
 def _list_owners(found: Explanation) -> list[str]:
-    """Return what a name before a dot may stand for: the thing itself, and of a field also its types."""
+    """Return what a name before a dot may stand for: the thing itself, its types, and those of its fields."""
     types = [found.sections.get("type", ""), *(each.type for each in found.members)]
     return [found.name, *(text.split()[1].rstrip(",") for text in types if text)]

@@ -145,7 +145,7 @@ class _ScriptLane(FaultState):
             yield self._release_first()
 
     def end(self) -> Iterator[Note]:
-        """Call `on_close` if this is the last lane of its connection."""
+        """Call `on_close` if this is the last lane of its connection, and `on_open` was called."""
         pair = self._pair
         pair.lane_count -= 1
         if not pair.lane_count:

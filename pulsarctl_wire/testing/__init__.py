@@ -6,12 +6,12 @@
         broker.advance(3600)        an hour passes for the broker
         broker.unload("orders")     clients connect to the topic again
 
+        broker.wait_for("command=ACK topic=orders")
+        assert not broker.findings()
+
     async with Broker(settings={"brokerDeduplicationEnabled": True}) as broker:
         ...
         await broker.aio.advance(3600)
-
-        broker.wait_for("command=ACK topic=orders")
-        assert not broker.findings()
 
 A test that takes the pytest fixture `pulsar_broker` gets a broker of its own.
 """

@@ -20,9 +20,9 @@ class Case(NamedTuple):
 
     `needs` are settings that the broker must have (of cases for clients: commands, see `COMMANDS`), and
     `without` settings that it must not have. `since` is the first release of Pulsar that fulfils it, or "".
-    `waits` is how long the case waits: the name of a time in `SECONDS`, and how many times that. A case that
-    runs `alone` would be disturbed by others, or disturbs them. A case that `spoils` the broker for later
-    ones runs only if it is asked for by its id.
+    `waits` is how long the case waits: the name of a time in `seconds` of its target or stage, and how many
+    times that. A case that runs `alone` would be disturbed by others, or disturbs them. A case that `spoils`
+    the broker for later ones runs only if it is asked for by its id.
     """
 
     id: str

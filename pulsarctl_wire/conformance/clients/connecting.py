@@ -42,7 +42,7 @@ async def _refuse_connection(stage: Stage, code: str) -> None:
 
 @client_case(MUST, needs=_NEEDS, waits=("timeout", 1))
 async def error_before_connected(stage: Stage) -> None:
-    """CONNECT is answered by ERROR AuthenticationError, without a request id that was used.
+    """CONNECT is answered by ERROR AuthenticationError with request_id=-1: no request has this id.
 
     Expected: The client fails: at once, or when its operation timeout is over.
 
@@ -53,7 +53,7 @@ async def error_before_connected(stage: Stage) -> None:
 
 @client_case(MUST, needs=_NEEDS, waits=("timeout", 1))
 async def error_before_connected_not_allowed(stage: Stage) -> None:
-    """CONNECT is answered by ERROR NotAllowedError, without a request id that was used.
+    """CONNECT is answered by ERROR NotAllowedError with request_id=-1: no request has this id.
 
     Expected: The client fails: at once, or when its operation timeout is over.
 

@@ -68,7 +68,8 @@ async def message_bad_crc(stage: Stage) -> None:
 
 @client_case(MUST, needs=_NEEDS)
 async def message_bad_crc_behind_0e02(stage: Stage) -> None:
-    """The same with broker entry metadata in front, which the client has said that it reads.
+    """A MESSAGE with a wrong checksum between two good ones, all with broker entry metadata in front, which
+    the client has said that it reads.
 
     Expected: It is not printed, the good ones are.
 

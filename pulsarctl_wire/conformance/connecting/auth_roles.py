@@ -72,7 +72,7 @@ async def proxy_role(broker: Target) -> None:
 
 @case(SHOULD, needs=("auth",))
 async def metadata_of_unknown_tenant(broker: Target) -> None:
-    """Role without rights; PARTITIONED_METADATA of a topic of a tenant that does not exist.
+    """Role that is no superuser; PARTITIONED_METADATA of a topic of a tenant that does not exist.
 
     Expected: PARTITIONED_METADATA_RESPONSE Failed TopicNotFound.
 
@@ -100,7 +100,7 @@ async def _grant(broker: Target, **rights: list[str]) -> str:
 
 @case(OBSERVED, needs=("auth",))
 async def role_of_no_text(broker: Target) -> None:
-    """Tokens with sub absent, [], [1]; sub=5.
+    """Tokens with sub=null, [], [1]; with sub=5.
 
     Expected: CONNECTED, LOOKUP_RESPONSE Failed AuthorizationError; ERROR {request_id=-1,
     error=AuthenticationError} for the last.
@@ -177,10 +177,10 @@ async def initial_subscription_right(broker: Target) -> None:
 
 @case(OBSERVED, needs=("admin", "auth"))
 async def lists_need_rights(broker: Target) -> None:
-    """GET_TOPICS of a role that may consume; GET_TOPICS and WATCH of one that may run functions.
+    """GET_TOPICS of a role that may consume; GET_TOPICS and WATCH_TOPIC_LIST of one that may run functions.
 
-    Expected: Topics; ERROR AuthorizationError 'Client is not authorized to GetTopicsOfNamespace', '… to
-    watchTopicList'.
+    Expected: Topics; ERROR AuthorizationError 'Client is not authorized to GetTopicsOfNamespace', 'Proxy
+    Client is not authorized to watchTopicList'.
 
     Source: Broker: PulsarAuthorizationProvider.
     """
@@ -198,7 +198,8 @@ async def lists_need_rights(broker: Target) -> None:
 
 @case(OBSERVED, needs=("auth",))
 async def unknown_tenant_texts(broker: Target) -> None:
-    """LOOKUP, PRODUCER, SUBSCRIBE of a topic of a tenant that does not exist, by a role without rights.
+    """LOOKUP, PRODUCER, SUBSCRIBE of a topic of a tenant that does not exist, by a role that is no
+    superuser.
 
     Expected: AuthorizationError 'Exception occurred while trying to authorize lookup', '…RestException: HTTP
     404 Not Found' twice.
@@ -229,8 +230,8 @@ async def no_wildcards(broker: Target) -> None:
 
 @case(SHOULD, needs=("admin", "auth"))
 async def subscription_of_roles(broker: Target) -> None:
-    """Permission for subscription s granted to role reader: SUBSCRIBE s by another, SUBSCRIBE another by it,
-    SUBSCRIBE s by reader.
+    """Only role reader may use subscription s; role other sends SUBSCRIBE to s, then to another subscription;
+    reader sends SUBSCRIBE to s.
 
     Expected: ERROR AuthorizationError; SUCCESS; SUCCESS.
 

@@ -134,7 +134,7 @@ async def pong_first(broker: Target) -> None:
 
 @case(OBSERVED, since="3.3")
 async def auth_response_first(broker: Target) -> None:
-    """Authentication is off: AUTH_RESPONSE {none, 'x'} before CONNECT.
+    """AUTH_RESPONSE {none, 'x'} before CONNECT.
 
     Expected: ERROR {request_id=-1, error=AuthenticationError}; then the broker closes the connection within 1
     s.

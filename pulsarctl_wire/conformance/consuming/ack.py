@@ -304,7 +304,7 @@ async def beyond_end_first(broker: Target) -> None:
 async def property_twice(broker: Target) -> None:
     """ACK with two properties of one key.
 
-    Expected: No frame; the broker closes the connection within 1 s.
+    Expected: No frame; the broker closes the connection.
 
     Source: Broker: Consumer.messageAcked.
     """

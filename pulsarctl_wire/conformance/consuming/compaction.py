@@ -232,7 +232,7 @@ async def _publish_keys(broker: Target, *keys: str) -> str:
 
 @case(OBSERVED, needs=("admin",))
 async def acked_again(broker: Target) -> None:
-    """a=1, b=2, a=3, b=4; compaction; read_compacted: ACK of the first one got, REDELIVER.
+    """a=0, b=1, a=2, b=3; compaction; read_compacted: ACK of the first one got, REDELIVER.
 
     Expected: Both again.
 
@@ -260,7 +260,7 @@ async def _expect_last_id(broker: Target, keys: tuple[str, str], expected: int) 
 
 @case(OBSERVED, needs=("admin",), since="3.3")
 async def last_id(broker: Target) -> None:
-    """a=1, then one without key; compaction; GET_LAST_MESSAGE_ID by a read_compacted consumer, and by
+    """a=0, then one without key; compaction; GET_LAST_MESSAGE_ID by a read_compacted consumer, and by
     another.
 
     Expected: Entry 0, batch_index=-1; entry 1.

@@ -69,9 +69,9 @@ async def read_finds_it(broker: Target) -> None:
 
 @case(OBSERVED, needs=("admin",))
 async def redeliver(broker: Target) -> None:
-    """Exclusive, all acknowledged, topic terminated: FLOW, then REDELIVER.
+    """Exclusive, all acknowledged, topic terminated: FLOW, then REDELIVER twice.
 
-    Expected: REACHED_END_OF_TOPIC only at the REDELIVER, as at every one.
+    Expected: Nothing at FLOW; REACHED_END_OF_TOPIC at each REDELIVER.
 
     Source: Broker: PersistentDispatcherSingleActiveConsumer.readEntriesFailed.
     """

@@ -60,7 +60,7 @@ async def _seek_end(broker: Target, message_id: dict[str, int]) -> None:
 
 @case(MUST)
 async def latest(broker: Target) -> None:
-    """SEEK to 2^63-1 twice on unread messages.
+    """SEEK to 2^63-1:2^63-1 on unread messages.
 
     Expected: Nothing old after SUBSCRIBE and FLOW.
 

@@ -435,9 +435,9 @@ async def closed_while_opening(broker: Target) -> None:
 
 @case(SHOULD, needs=("admin",))
 async def types_of_namespace(broker: Target) -> None:
-    """Namespace with subscriptionTypesEnabled [Shared]: SUBSCRIBE Failover, Shared.
+    """Namespace with subscriptionTypesEnabled [Shared]: SUBSCRIBE Shared, Failover.
 
-    Expected: ERROR NotAllowedError; SUCCESS.
+    Expected: SUCCESS; ERROR NotAllowedError.
 
     Source: Broker: AbstractTopic.
     """

@@ -61,7 +61,7 @@ async def nondurable_earliest(broker: Target) -> None:
 
 @case(SHOULD)
 async def nondurable_latest(broker: Target) -> None:
-    """durable=false, start_message_id = 2^63-1 twice.
+    """durable=false, start_message_id = 2^63-1:2^63-1.
 
     Expected: Only messages published afterwards.
 
@@ -72,7 +72,7 @@ async def nondurable_latest(broker: Target) -> None:
 
 @case(OBSERVED)
 async def nondurable_latest_earliest(broker: Target) -> None:
-    """5 messages; SUBSCRIBE durable=false, start_message_id = 2^63-1 twice, initialPosition=Earliest.
+    """5 messages; SUBSCRIBE durable=false, start_message_id = 2^63-1:2^63-1, initialPosition=Earliest.
 
     Expected: All 5.
 

@@ -150,7 +150,7 @@ async def no_such_namespace(broker: Target) -> None:
 async def same_id_again(broker: Target) -> None:
     """WATCH_TOPIC_LIST with a live watcher_id again.
 
-    Expected: SUCCESS again.
+    Expected: WATCH_TOPIC_LIST_SUCCESS again.
 
     Source: PIP-145; broker: TopicListService.
     """

@@ -140,7 +140,7 @@ def _produce(draft: Draft) -> None:
 
 
 def _send(draft: Draft, producer: int, sequence: int, payload: bytes, *, command: Any, metadata: Any) -> None:
-    """Write SEND; `command` and `metadata` are the fields that others do not have."""
+    """Write SEND; `command` and `metadata` are fields besides the usual ones."""
     fields = {"producer_id": producer, "sequence_id": sequence, **command}
     head = {"producer_name": "p", "sequence_id": sequence, "publish_time": 1_700_000_000_000, **metadata}
     draft.add("SEND", fields, metadata=head, payload=payload)

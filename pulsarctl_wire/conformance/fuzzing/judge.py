@@ -34,7 +34,10 @@ _OPENINGS: Final = (NUMBERS["PRODUCER"], NUMBERS["SUBSCRIBE"])
 """Types of the commands that open a producer or a consumer."""
 
 _UNREQUESTED: Final = "unrequested"
-"""The beginning of all kinds of problems that depend on what was sent."""
+"""The beginning of the kinds of problems where more came than was asked for.
+
+They are not reported if `Judge.is_ambiguous`.
+"""
 
 
 class Problem(NamedTuple):

@@ -121,7 +121,7 @@ async def shared_vs_waiting(broker: Target) -> None:
 async def send_while_queued(broker: Target) -> None:
     """Queued WaitForExclusive producer sends SEND before it is ready.
 
-    Expected: No frame; the broker closes the connection within 1 s.
+    Expected: No frame; the broker closes the connection.
 
     Source: Broker: ServerCnx.handleSend.
     """

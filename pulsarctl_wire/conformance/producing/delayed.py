@@ -78,10 +78,11 @@ _NOT_ALLOWED = ServerError.NotAllowedError
 
 @case(SHOULD, needs=("admin",), since="3.3")
 async def too_long(broker: Target) -> None:
-    """Namespace policy maxDeliveryDelayInMillis=5000: SEND with deliver_at_time = publish_time + 4 s, + 6 s.
+    """Namespace policy maxDeliveryDelayInMillis=5000: SEND with deliver_at_time = publish_time + 4 s; with
+    + 6 s and highest_sequence_id=3.
 
-    Expected: SEND_RECEIPT; SEND_ERROR NotAllowedError 'Exceeds max allowed delivery delay of 5000
-    milliseconds'.
+    Expected: SEND_RECEIPT; SEND_ERROR {sequence_id=3, error=NotAllowedError}, 'Exceeds max allowed delivery
+    delay of 5000 milliseconds'.
 
     Source: Broker: PersistentTopic.
     """

@@ -27,7 +27,7 @@ async def undecodable_refused(broker: Target) -> None:
     """A namespace with encryptionRequired=true: SEND with the bytes ff ff ff ff as metadata, and a valid
     CRC.
 
-    Expected: No frame; the broker closes the connection within 1 s.
+    Expected: No frame; the broker closes the connection.
 
     Source: Broker: Producer.
     """

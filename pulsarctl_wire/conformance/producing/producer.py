@@ -174,7 +174,7 @@ async def name_free_after_close(broker: Target) -> None:
 async def name_free_after_disconnect(broker: Target) -> None:
     """Connection 1 with producer p is closed by the client; connection 2 opens p.
 
-    Expected: PRODUCER_SUCCESS within 1 s.
+    Expected: PRODUCER_SUCCESS.
 
     Source: Protocol: Producer.
     """

@@ -91,7 +91,7 @@ async def error_overtakes_receipts(broker: Target) -> None:
 async def unknown_producer(broker: Target) -> None:
     """SEND for producer_id=99.
 
-    Expected: No frame; the broker closes the connection within 1 s.
+    Expected: No frame; the broker closes the connection.
 
     Source: Broker: ServerCnx.handleSend.
     """
@@ -212,7 +212,7 @@ async def max_size(broker: Target) -> None:
 
 @case(OBSERVED, without=("limits",), alone=True)  # 5.0.0-M1 serves no other topic after it for half a minute
 async def over_max_size(broker: Target) -> None:
-    """SEND with payload 5 MiB + 1 KiB (frame still under the 10 KiB padding).
+    """SEND with payload 5 MiB + 1 KiB (the frame is within the padding of 10 KiB).
 
     Expected: SEND_RECEIPT: only the frame limit is enforced.
 
@@ -238,7 +238,7 @@ async def frame_over_limit(broker: Target) -> None:
 async def no_tail(broker: Target) -> None:
     """SEND command with nothing after it.
 
-    Expected: No frame; the broker closes the connection within 1 s.
+    Expected: No frame; the broker closes the connection.
 
     Source: Broker: ServerCnx.handleSend.
     """

@@ -17,7 +17,7 @@ _NOT_ALLOWED = ServerError.NotAllowedError
 async def after_close(broker: Target) -> None:
     """PRODUCER 1, CLOSE_PRODUCER 1 -> SUCCESS, SEND producer 1.
 
-    Expected: No frame; the broker closes the connection within 1 s.
+    Expected: No frame; the broker closes the connection.
 
     Source: Broker: ServerCnx.handleSend.
     """

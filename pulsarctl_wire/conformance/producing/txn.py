@@ -267,7 +267,7 @@ async def end_twice_at_once(broker: Target) -> None:
 async def send_nonpersistent(broker: Target) -> None:
     """SEND with txnid on a non-persistent topic.
 
-    Expected: No frame; the broker closes the connection within 1 s.
+    Expected: No frame; the broker closes the connection.
 
     Source: Broker: AbstractTopic.publishTxnMessage.
     """

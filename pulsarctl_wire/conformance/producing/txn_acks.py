@@ -30,7 +30,7 @@ async def ack_in_txn(broker: Target) -> None:
     """ACK with txnid and request_id inside a transaction; the consumer closes; SUBSCRIBE before COMMIT, and
     after it.
 
-    Expected: ACK_RESPONSE {txnid}; before the commit the pending acknowledgement hides it, after commit gone.
+    Expected: ACK_RESPONSE with the ACK's txnid, or none; both times only the other message is delivered.
 
     Source: PIP-31; broker: ServerCnx (transactions).
     """
@@ -91,7 +91,7 @@ async def _expect_conflict(consumer: Probe, text: str, *ids: Any, **fields: Any)
 
 @case(OBSERVED, needs=("txn",), since="4.0")
 async def ack_conflict_texts(broker: Target) -> None:
-    """Shared: ACK in x; ACK of the same in y; plain ACK of another, then in x.
+    """Shared: ACK in x; ACK of the same in y; plain ACK of another, then ACK of it in y.
 
     Expected: ACK_RESPONSE {TransactionConflict}: … in pending ack status; … already acked before.
 
