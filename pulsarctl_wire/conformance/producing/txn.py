@@ -140,7 +140,7 @@ async def send_in_txn(broker: Target, probe: Probe, topic: str, txn: dict[str, i
     raise Mismatch("the topic", "it does not load")
 
 
-async def _send_in(broker: Target, probe: Probe, topic: str) -> dict[str, int]:
+async def _begin_and_send(broker: Target, probe: Probe, topic: str) -> dict[str, int]:
     """Begin a transaction and SEND in it; return the fields with its id."""
     txn = await begin(broker, probe)
     await succeed(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **txn)
@@ -173,7 +173,7 @@ async def commit(broker: Target) -> None:
     """
     topic = broker.topic()
     probe = await broker.connect()
-    txn = await _send_in(broker, probe, topic)
+    txn = await _begin_and_send(broker, probe, topic)
     consumer = await broker.subscribe(topic, permits=10)
     await consumer.expect_nothing()
     await end(probe, "COMMIT", txn)
@@ -190,7 +190,7 @@ async def abort(broker: Target) -> None:
     """
     topic = broker.topic()
     probe = await broker.connect()
-    txn = await _send_in(broker, probe, topic)
+    txn = await _begin_and_send(broker, probe, topic)
     consumer = await broker.subscribe(topic, permits=10)
     await consumer.expect_nothing()
     await end(probe, "ABORT", txn)
@@ -244,10 +244,10 @@ async def new_unknown_coordinator(broker: Target) -> None:
 
 @case(OBSERVED, needs=("txn",))
 async def end_twice_at_once(broker: Target) -> None:
-    """END_TXN COMMIT twice in one write, for a transaction with a partition.
+    """END_TXN COMMIT twice without waiting, for a transaction with a partition.
 
-    Expected: InvalidTxnStatus for the second, before the first is answered (TransactionNotFound, if the first
-    was done).
+    Expected: No error for the first; InvalidTxnStatus for the second (TransactionNotFound, if the first was
+    done by then).
 
     Source: Broker: TransactionMetadataStoreService.endTransaction.
     """
@@ -312,7 +312,7 @@ async def end_on_partition(broker: Target) -> None:
     """
     topic = broker.topic()
     probe = await broker.connect()
-    txn = await _send_in(broker, probe, topic)
+    txn = await _begin_and_send(broker, probe, topic)
     consumer = await broker.subscribe(topic, permits=10)
     end_fields = {"txn_action": _COMMIT, "txnid_least_bits_of_low_watermark": 0, **txn}
     await succeed(probe, "END_TXN_ON_PARTITION", topic=topic, **end_fields)
@@ -329,7 +329,8 @@ async def add_invalid_topic(broker: Target) -> None:
 
     Source: Broker: TransactionMetadataStoreService.endTxnInTransactionBuffer.
     """
-    # Apache Pulsar keeps this transaction for ever, and aborts nothing that is over after it
+    # Apache Pulsar keeps this transaction open for ever, and so its low watermark stays: what is sent or
+    # acknowledged in later transactions after their end is never aborted
     probe = await broker.connect()
     txn = await begin(broker, probe)
     await succeed(probe, "ADD_PARTITION_TO_TXN", partitions=["foo://x"], **txn)

@@ -154,7 +154,7 @@ async def end_on_subscription(broker: Target) -> None:
 
 @case(MUST, needs=("txn",), since="3.3")
 async def batch_acked_in_parts(broker: Target) -> None:
-    """Entry with a batch of 2; ACK in a transaction of the first message, ACK of the second, commit;
+    """Entry with a batch of 2; in one transaction, ACK of the first message and ACK of the second; commit;
     SUBSCRIBE again.
 
     Expected: No frame.
