@@ -70,7 +70,7 @@ async def version_17(broker: Target) -> None:
 async def num_messages_counts(broker: Target) -> None:
     """SEND of plain messages with num_messages=5, 0, -1, 1.
 
-    Expected: Index 4; no 0x0e02 on the second and third message; index 5: num_messages decides, not the entry.
+    Expected: Index 4; no 0x0e02 on the second and third message; index 5: num_messages decides.
 
     Source: PIP-70; broker: PersistentTopic.
     """
