@@ -160,10 +160,10 @@ def tables(
 
     A source is a path or URI: a table of `pwire table` or `pwire analyze`, or a capture, pattern or directory
     of captures. A table is made of all captures, or with `apart` one of each source, and kept
-    (`pipeline.cache`). `engine` runs the queries: DuckDB in this process, or Spark, in a new session next to
-    `spark`, whose views are left alone, or in one at `master` with `conf`. The default is DuckDB, except with
-    `spark`, `master` or `conf`, or for more than `LARGE` rows. The key logs at `keylogs` open TLS in
-    captures, as do secrets inside these. `say` gets notes about files.
+    (`pipeline.cache`). `choice` says which rows are read. `engine` runs the queries: DuckDB in this process,
+    or Spark, in a new session next to `spark`, whose views are left alone, or in one at `master` with `conf`.
+    The default is DuckDB, except with `spark`, `master` or `conf`, or for more than `LARGE` rows. The key
+    logs at `keylogs` open TLS in captures, as do secrets inside these. `say` gets notes about files.
 
     Raises CaptureError if a source cannot be read, QueryError if the engine is unknown,
     MissingLibrary if it is not installed.

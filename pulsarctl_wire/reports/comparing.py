@@ -16,9 +16,10 @@ _CHANGE: Final = 0.1
 
 
 def compare(options: Options) -> str:
-    """Select what differs between the first table and the others, or two windows, clear differences first.
+    """Select what differs between the first table and the others, or two windows.
 
-    Counts are clear if they differ by more than chance, latencies if there are enough of them.
+    Of each kind, clear differences come first. Counts are clear if they differ by more than chance, latencies
+    if there are enough of them, and they differ by a share of `_CHANGE` or more.
     """
     window, scale = options.window, 1.0
     if window:

@@ -59,7 +59,7 @@ class SparkEngine(Engine):
             table.createOrReplaceTempView(f"all_{name}")
 
     def close(self) -> None:
-        """Free what `keep` has stored."""
+        """Free the results that Spark has cached."""
         for table in self._cached:
             table.unpersist()
 

@@ -150,7 +150,7 @@ def follow(
 
 
 def _waiting(store: Store, reader: "RotatedReader") -> list[Input]:
-    """Return the files that are complete, and in no batch that Spark's checkpoint has."""
+    """Return the files that are complete, and in no batch that Spark has committed."""
     folder = f"{store.path}/{_CHECKPOINT}"
     selector = fs.FileSelector(f"{folder}/commits", allow_not_found=True)
     batches = [
@@ -186,7 +186,7 @@ class _Batches:
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
-                # directories may have been changed since the query began
+                # The checkpoint has the options of the first run; `repartition` may have changed directories.
                 self.last.options = self.settings.options
                 store.save(self.last)
                 self.status.totals, self.status.files = self.last.totals, self.last.file

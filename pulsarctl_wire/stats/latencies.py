@@ -1,9 +1,10 @@
 """Keeps times in bounded memory: exactly while there are few, then in a histogram.
 
-A bucket has the times whose eight leading bits are the same, and is at least 128 ns wide, as in HdrHistogram.
-So values are within 0.8 % for any distribution, and merging gives the same result in any order: several
-processes give the same result as one. (Sketches bound the error in rank: KLL was up to 22 % off, a t-digest
-37 %.) Values are added in batches, as adding each alone takes 1 µs.
+A bucket has the times whose eight leading bits are the same. A percentile is the largest time of its bucket,
+or of the 128 ns that a narrower one is in, as in HdrHistogram. So values are within 0.8 % or 128 ns for any
+distribution, and merging gives the same result in any order: several processes give the same result as one.
+(Sketches bound the error in rank: KLL was up to 22 % off, a t-digest 37 %.) Values are added in batches, as
+adding each alone takes 1 µs.
 """
 
 import sys

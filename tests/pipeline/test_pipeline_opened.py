@@ -163,7 +163,7 @@ def test_analyze_opens_tls(tmp_path: Path) -> None:
     assert gone.complaints == [f"pwire: --keylog {keys}: no such file"]
     pipe = pwire("analyze", *paths, "--out", out, "--keylog", tmp_path)
     assert pipe.complaints == [
-        f"pwire: analyze: --keylog {tmp_path}: is no file, which later runs could read, too"
+        f"pwire: analyze: --keylog {tmp_path}: is not a file, so later runs could not read it"
     ]
     refused = pwire("analyze", tmp_path, "--out", tmp_path / "other", "--follow", "--keylog", keys)
     assert refused.complaints == [

@@ -1,1 +1,1 @@
-"""Verbs that run on Spark: analyze, report, sql."""
+"""Verbs that make tables with Spark, or read tables: analyze, report, sql, extract."""

@@ -25,7 +25,7 @@ from pulsarctl_wire.spark.connect import is_connect
 
 Format = Literal["parquet", "delta", "iceberg"]
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
-_MEDIUM: Final = 500 * 1024 * 1024  # bytes of inputs for which the start of Spark is half of the time
+_MEDIUM: Final = 500 * 1024 * 1024  # bytes of inputs below which Spark's start is half of the time or more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,12 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --keylog cannot be combined with --follow: TLS is opened in one go")
     for path in options.rows.keylogs:
         if path != os.devnull and os.path.exists(path) and not os.path.isfile(path):
-            console.fail(f"analyze: --keylog {path}: is no file, which later runs could read, too")
+            console.fail(f"analyze: --keylog {path}: is not a file, so later runs could not read it")
     if options.follow and (options.mirror or options.rebuild):
         name = "--mirror" if options.mirror else "--rebuild"
         console.fail(f"analyze: {name} cannot be combined with --follow")
     if options.follow and is_connect(options.master or ""):
-        reason = "by Spark Connect the server would finish its batches, where nobody sees them"
+        reason = "with Spark Connect, the server would finish the batches, where nobody sees them"
         console.fail(f"analyze: --follow needs a driver of its own: {reason}")
     try:
         from pulsarctl_wire.capture.secrets import require_keylogs
@@ -134,7 +134,7 @@ def _run(options: AnalyzeOptions, table_options: Any, settings: dict[str, str], 
         logs = dict.fromkeys([*(earlier_logs or ()), *(table_options.keylog or ())])
         table_options = replace(table_options, keylog=tuple(logs))
     elif is_new and _hold_secrets(inputs):
-        table_options = replace(table_options, keylog=())  # open TLS with these
+        table_options = replace(table_options, keylog=())  # TLS is opened by the secrets in the inputs
     if sum(file.size for file in inputs) - sum(file.size for file in previous) >= _SMALL:
         console.require("pyspark")
     with ExitStack() as stack:

@@ -93,7 +93,7 @@ class ReportOptions(SourceOptions):
     against: str | None = option(
         "--against FROM..TO",
         "With --window: the time to compare it with.",
-        show_default="the same time before; unusual: all other",
+        show_default="as long a time before it; unusual: all other",
     )
     html: str | None = option("--html FILE", "Write the report as an HTML page.")
     clear_cache: bool = flag("--clear-cache", "Delete the tables and findings that were kept.")

@@ -25,7 +25,7 @@ _ENOUGH: Final = 32 * 1024 * 1024  # bytes of rows that are passed on at a time
 
 
 def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> Iterator[Stitched]:
-    """Yield the rows of all inputs, some at a time, and count them in `totals`.
+    """Yield the rows of all inputs, some at a time; count in `totals` what was read for them.
 
     The key logs of `options`, and secrets in the captures, open TLS. Raises CaptureError if a key log cannot
     be read.

@@ -120,7 +120,8 @@ class Stitcher:
         fixups: _Fixups = {}
         rereader = _Rereader(decoded, reread, self.waiting)
         self._resent = self._maybe_resent(decoded.edges)
-        self._shift = self.knowledge.frames + decoded.frames  # frame numbers after those of the edges
+        # Added to the split's numbers of frames, so that they come after those that its edges get here.
+        self._shift = self.knowledge.frames + decoded.frames
         self._take_all(decoded.edges, add, fixups, rereader)
         self.knowledge.frames = max(self.knowledge.frames, self._shift + decoded.frames)
         if decoded.fragments:

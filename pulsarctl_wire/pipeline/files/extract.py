@@ -145,9 +145,9 @@ class Copied:
 
 
 def merge(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
-    """Yield the packets of all captures in the order of time, as `SideBySide` does; few files are open.
+    """Yield the packets of all captures in the order of time, as `SideBySide` does.
 
-    With each packet comes how many wanted frames end in it.
+    With each packet comes how many wanted frames end in it. A file is only opened when its time comes.
     """
     copies_left = deque(sorted(copies, key=lambda copy_: copy_.first_ns))
     heap: list[tuple[int, int, RawPacket, int, Iterator[tuple[int, RawPacket, int]]]] = []
@@ -283,6 +283,7 @@ class _Scan:
         self._untils: list[tuple[int, int, _OpenWindow]] = []
         self._count = 0
         self._dissector = Dissector()
+        # Numbers of the last IP fragments: any of them may be of the datagram that is completed next.
         self._fragments: deque[int] = deque(maxlen=MAX_DATAGRAMS)
         self._last_decoded: tuple[list[int], list[Frame]] = [], []
 
@@ -366,7 +367,7 @@ class _Scan:
     # -- packets
 
     def _take(self, offset: int, packet: RawPacket) -> None:
-        """Copy a packet if an open window wants it."""
+        """Copy a packet if an open window wants it. IP fragments are always copied: any may be wanted."""
         time_ns, link, data, length = packet
         fragments_before = self._dissector.fragments
         segment = self._dissector.segment(link, data, length)
@@ -391,7 +392,7 @@ class _Scan:
                 self._copied.choose(numbers)
 
     def _choose_packets(self, open_window: _OpenWindow) -> list[int]:
-        """Return the packets that a frame needs to be decoded.
+        """Return the numbers of the packets that a frame needs to be decoded.
 
         They are its own if these are enough, otherwise also those of the frame before it, or after it;
         otherwise all of the window.

@@ -66,7 +66,7 @@ def unfinished(path: str) -> str:
 
 @contextmanager
 def write_file(system: Any, path: str) -> Iterator[Any]:
-    """Open a file of a pyarrow filesystem to write it; if the block raises, there is no file.
+    """Open a file of a pyarrow filesystem to write it. If the block raises, what is at `path` stays.
 
     Raises OSError if it cannot be written.
     """

@@ -176,6 +176,7 @@ class _Local:
                 folders.clear()
                 continue
             visited.add(real_path)
+            # Links come last, so that a directory beside a link to it is listed by its own name.
             folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), name_key(name)))
             yield from filter(None, (_Local.look(os.path.join(directory, name)) for name in names))
 

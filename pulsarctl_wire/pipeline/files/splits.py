@@ -24,7 +24,7 @@ SPLIT_SIZE: Final = 128 * 1024 * 1024
 """Bytes of a split; a compressed file is one split, however large."""
 
 GROUP_SIZE: Final = 16 * 1024 * 1024
-"""Bytes of the files of a split that has several inputs."""
+"""Maximum bytes of all files of a split that has several inputs."""
 MAX_GROUP: Final = 256
 """How many inputs a split may have: compressed files may be much larger than they look."""
 NO_CAPTURE: Final = "no capture (pcap, pcapng); pwire table reads hex dumps and raw frames"
@@ -147,7 +147,7 @@ def open_input(path: str, start: int = 0) -> Iterator[BinaryIO]:
 
 
 def in_order(inputs: list[Input], spans: list[Span | None], say: Say) -> list[Input]:
-    """Return inputs in time order; `say` is called with notes for the user about the order."""
+    """Return inputs in time order, with their `sides`; `say` gets notes for the user about the order."""
     order = arrange([input_.name for input_ in inputs], spans)
     for note in order.notes:
         say(note)

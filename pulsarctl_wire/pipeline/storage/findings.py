@@ -46,9 +46,9 @@ def look(path: str, rows: Mapping[str, int]) -> Stored | None:
 def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is_one: bool) -> Any:
     """Return the findings of tables, each with its number of connections, as a `pyarrow.Table`.
 
-    None if they are not those of all tables together: some are missing, or two tables are of one cluster.
-    `is_one`: all rows without a label are of one cluster. `cluster` chooses the tables with this label (None:
-    all).
+    None if they are not those of all tables together: some are missing, two tables are of one cluster, or
+    one has no label and not `is_one`, which says that all rows without a label are of one cluster. `cluster`
+    chooses the tables with this label (None: all).
     """
     findings: list[dict[str, Any]] = []
     labels = set[str | None]()

@@ -35,7 +35,7 @@ logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of
 
 
 def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
-    """Open the table at a path or URI; if it cannot go on or there is none, a new one, not yet written.
+    """Open the table at a path or URI; make a new one, not yet written, if there is none or it cannot go on.
 
     It is partitioned `by` these columns of `schema`. Raises OSError, and whatever pyiceberg raises if its
     metadata are damaged.

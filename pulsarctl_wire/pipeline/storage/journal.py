@@ -26,7 +26,7 @@ _PATH: Final = re.compile(r"(?!(.*/)?\.\.?/)[^/\0]+(/[^/\0]+)+\.parquet")
 class Change(NamedTuple):
     """Files that replace others, by their paths below the table's directory; without new ones, a deletion.
 
-    `partition_by`: what the directories of the table are by afterwards, if that changes.
+    `partition_by`: the columns whose values have directories afterwards; None if they stay the same.
     """
 
     new: tuple[str, ...]

@@ -96,8 +96,8 @@ def describe_difference(prior: Progress | None, options: Options, is_asked: bool
     if is_asked and not changes:
         return "--rebuild was given"
     if not changes and options.keylog is not None:
-        return "the inputs are others than before, and TLS is opened in all of them in one go"
-    return ", ".join(changes) or "the inputs are no continuation of those before"
+        return "the inputs are not the same as before, and TLS is opened in all of them in one go"
+    return ", ".join(changes) or "the inputs do not continue those before"
 
 
 def read_recorded(manifest: bytes | None, options: Options) -> Progress | None:
@@ -210,7 +210,7 @@ def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = Fa
             )
         elif progress.part and number == len(earlier) - 1:
             earlier[number] = earlier[number]._replace(path=input_.path)
-    new_inputs.sort(key=_has_times)  # the others have no packets
+    new_inputs.sort(key=_has_times)  # files without packets first, so none is between two that overlap
     numbers |= {input_.path: number for number, input_ in enumerate(new_inputs, len(earlier))}
     starts = {number: end for number, end in ends.items() if number in present_numbers}
     all_inputs = earlier + list(_turns(new_inputs, numbers, starts))

@@ -1,8 +1,8 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
-frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
-                 `end` has the rows that remain after all inputs; without rows if there are no other files
-                 (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
+frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of
+                 (optimize.py merges small ones); `end` has the rows that remain after all inputs, or none,
+                 if there is no other file; `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished;
                 which files count, and the table's next generation while it is made (generations.py)
 manifest.json   of a complete table: version, options, number of files, inputs (none if followed), totals
@@ -45,7 +45,7 @@ from pulsarctl_wire.pipeline.storage.resuming import (
 from pulsarctl_wire.pipeline.storage.tasks import DRAFTS
 from pulsarctl_wire.table.schema import TABLES, VERSION, describe
 
-_STATES: Final = ("before-last", "all")
+_STATES: Final = ("before-last", "all")  # progress before the last input or batch, and the latest
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
@@ -54,7 +54,7 @@ _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
 class Store:
-    """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
+    """The directory or URI `out`. Methods raise CaptureError if it has something else, OSError if I/O fails.
 
     `format` is that of `Logs`. `number` is the generation of its files, by default the current one.
     """
@@ -248,7 +248,7 @@ class Store:
     def replace_files(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
         """Replace old files, at once, by the new ones of a change, which the block writes.
 
-        `options` are those of the table afterwards. Without `is_new`, its rows stay. Raises as `merge` does.
+        `options` are those of the table afterwards. Without `is_new`, its rows stay.
         """
 
         def commit_files() -> None:
@@ -262,7 +262,7 @@ class Store:
             self.commit(options, is_new=is_new)
 
     def outline(self) -> saved.Outline | None:
-        """Load the inputs and options of the table that is there, or None. Raises as `merge` does."""
+        """Load the inputs and options of the table that is there; None if none can be read."""
         with self._prefix_errors():
             for name in reversed(_STATES):
                 with suppress(CaptureError):  # `resume` says what is wrong
@@ -410,7 +410,7 @@ class Store:
         return any(file.base_name == _CHECKPOINT for file in self._list("progress"))
 
     def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
-        """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
+        """Save the progress; if it `is_before_last`, in the file for that before the last input or batch."""
         self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
         if not is_before_last:
             self.commit(progress.options)

@@ -125,7 +125,10 @@ class _Folder:
         return self.system.get_file_info(path).type
 
     def files(self, path: str) -> list[str]:
-        """List the Parquet files below a directory, if it is one; like Spark, skip names after _ or a dot."""
+        """List the Parquet files that count below a directory, if it is one.
+
+        Like Spark, skip names that begin with an underscore or a dot.
+        """
         if path not in self._listed:
             self._listed[path] = self._list(path)
         return self._listed[path]

@@ -28,7 +28,7 @@ from pulsarctl_wire.table.parquet import RowGroups
 SMALL: Final = 2 * 1024 * 1024
 """Bytes: smaller files are merged with others when a run ends."""
 MERGED: Final = 32 * 1024 * 1024
-"""Bytes of a file that is made of these."""
+"""Maximum bytes of a file that is made of these."""
 MIN_MERGED: Final = 8
 """How many small files in a row are worth merging."""
 SPLITS: Final = b"pwire.splits"
