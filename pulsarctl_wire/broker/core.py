@@ -7,8 +7,8 @@
 Each call does all that can be done now; only `receive` and `set_writable` leave it to `wake`. Then the owner
 of the core looks at:
 
-    take_touched       connections with bytes to send (`out`), to be closed (`closed`), or not to be read from
-                       for a while (`throttled`)
+    take_touched       connections with bytes to send (`out`), to be closed (`closed`), or from which reading
+                       must pause or resume (`throttled`)
     journal            `take_commit` and `take_reads`
     wake_at            when `wake` must be called
 """

@@ -4,7 +4,7 @@ A handler is a coroutine of the core; its route is a row of the `ROUTES` of its 
 only Pulsar supports are answered with 501 (unsupported.py).
 
 Superusers may do everything; a tenant's admins, everything in it. Others may look up and inspect topics that
-they may produce to or consume from.
+they may produce to or consume from, and list the topics of a namespace that grants them one of these.
 """
 
 import re
@@ -131,6 +131,8 @@ _FREE: Final = (
 )
 _TRANSACTIONS: Final = "/admin/v3/transactions"
 _FREE_BELOW: Final = (f"{_TRANSACTIONS}/coordinators", f"{_TRANSACTIONS}/transactionMetadata/")
+"""Every role may request the paths in `_FREE`, and those that begin with one of `_FREE_BELOW`."""
+
 _ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/v2/brokers")
 
 

@@ -1,4 +1,7 @@
-"""Single messages in the admin API: the payload is the body, the rest is in headers."""
+"""Single messages in the admin API: the payload is the body, the rest is in headers.
+
+A message is an entry here, as in Pulsar: a batch counts as one, and is returned as a whole.
+"""
 
 import json
 from base64 import b64encode

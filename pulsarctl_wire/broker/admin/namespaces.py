@@ -179,7 +179,7 @@ async def get(request: Request) -> Answer:
 
 
 async def delete(request: Request) -> Answer:
-    """Delete an empty namespace."""
+    """Delete an empty namespace; with force=true, with all its topics."""
     name = f"{request.parts['tenant']}/{request.parts['namespace']}"
     if not request.namespaces.exists(name):
         raise Problem(404, f"Namespace {name} does not exist.")

@@ -294,7 +294,7 @@ _READ_FIRST: Final = {
 }
 """Paths of policies for which Pulsar first reads all policies of the namespace.
 
-If the namespace is missing, its error is about these.
+If the namespace is missing, the error says that its policies do not exist.
 """
 
 

@@ -99,7 +99,7 @@ async def delete(request: Request) -> Answer:
 
 
 async def skip(request: Request) -> Answer:
-    """Skip the next messages."""
+    """Skip the next messages; as in Pulsar, a batch counts as one."""
     request.refuse_partitioned("Skip messages on a partitioned topic is not allowed")
     subscription = request.get_subscription(await request.load_persistent_topic("Skip messages"))
     subscription.skip_entries(max(request.get_number("number"), 0))

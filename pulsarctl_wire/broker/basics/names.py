@@ -120,7 +120,7 @@ def is_entity(text: str) -> bool:
     return _ENTITY.fullmatch(text) is not None
 
 
-def bundle_of(name: TopicName, bundles: int) -> int:
+def find_bundle_number(name: TopicName, bundles: int) -> int:
     """Return the number of a topic's bundle; its namespace is cut into `bundles` equal ones."""
     return zlib.crc32(name.full.encode("utf-8", "surrogateescape")) * bundles >> 32
 

@@ -2,8 +2,10 @@
 
     start --CONNECT--> (connecting -->) connected --> closed
 
-CONNECT in any other state, and any other command before `connected`, closes the connection without an
-answer. PING, PONG and AUTH_RESPONSE are accepted at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
+CONNECT in a state other than `start`, and any other command before `connected`, closes the connection
+without an answer. PING and PONG are accepted at any time. So is AUTH_RESPONSE once the client has been
+authenticated; before, it is answered by ERROR, and the connection is closed.
+Sources: b/ServerCnx, PulsarHandler (4.0).
 """
 
 import struct

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pulsarctl_wire.broker.basics.names import TopicName, bundle_of, format_bundle_name, parse_topic
+from pulsarctl_wire.broker.basics.names import TopicName, find_bundle_number, format_bundle_name, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.basics.settings import Settings
@@ -240,7 +240,7 @@ class Cluster:
     # -- owners of bundles
 
     def _bundle(self, name: TopicName) -> tuple[str, int]:
-        return name.namespace, bundle_of(name, self.count_bundles(name.namespace))
+        return name.namespace, find_bundle_number(name, self.count_bundles(name.namespace))
 
     def is_owner(self, broker: Broker, name: TopicName) -> bool:
         """Return whether a broker owns the bundle of a topic, and keeps it."""
@@ -259,7 +259,7 @@ class Cluster:
         return self._owners.setdefault(self._bundle(name), broker)
 
     def find_owner(self, broker: Broker, name: TopicName, authoritative: bool) -> tuple[Broker, bool, bool]:
-        """Return how `broker` answers a lookup: a broker, whether to ask that one again, and `authoritative`.
+        """Return `broker`'s answer to a lookup: a broker, whether to repeat it there, and `authoritative`.
 
         If the topic has no owner, the leader chooses one. A broker becomes the owner by an authoritative
         lookup, or as the leader by choosing itself. Raises Refused.

@@ -85,7 +85,7 @@ class Coordinators:
         )
 
     async def _expire(self, txn: Id) -> None:
-        self.load(txn[0])  # no client may have used the coordinator since the start
+        self.load(txn[0])  # perhaps no client has used the coordinator since the start
         try:
             await self.end(txn, commit=False)
         except Refused:

@@ -1,6 +1,6 @@
 """Counters of brokers, and their rates, for the admin API and metrics.
 
-Rates are those of the last full minute, as Pulsar's are; they are 0 before.
+Rates are those of the last full minute, as Pulsar's are; until one has passed, they are 0.
 """
 
 from collections.abc import Mapping

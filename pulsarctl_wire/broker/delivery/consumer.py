@@ -106,7 +106,7 @@ class Consumer:
     """A consumer, made from its SUBSCRIBE.
 
     `permits` counts messages, and may be negative, as an entry is never split. `pending` has the entries that
-    were delivered and neither acknowledged nor given back: index -> (its messages that are not acknowledged,
+    were delivered and neither acknowledged nor given back: index -> (number of its unacknowledged messages,
     slot of its key, see key_ranges.py), only for the types in INDIVIDUAL_ACK_TYPES. `blocked`: too many of
     the consumer's messages are not acknowledged.
     """

@@ -5,7 +5,8 @@
     KeyShared      (key_shared.py) by key
 
 A dispatcher reads from `read_index` on. It never starts by itself: `Subscription` calls `dispatch` whenever
-there may be something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
+there may be something to deliver, such as after FLOW, new entries and changes of consumers. After a read or a
+delay, the dispatcher asks for that call (`dispatch_soon`).
 """
 
 from collections.abc import Callable, Iterable
@@ -38,7 +39,7 @@ class Source(BaseSubscription):
         self.dispatch_quota = UNLIMITED
         """The number of messages that the rates allow now."""
         self.blocked = False
-        """Whether too many messages are unacknowledged: then nothing new is read."""
+        """Whether too many messages are unacknowledged: then `dispatch` is not called."""
         self.has_announced_end: bool = topic.hides_end
         """Whether consumers were told of the end of a terminated topic, or must not be (`hides_end`)."""
         self.is_aborted: Callable[[int, MessageMetadata], bool] = topic.is_aborted
@@ -146,7 +147,8 @@ class Dispatcher:
     def _on_end(self) -> None:
         """Wait for entries; on a terminated topic, announce the end instead.
 
-        If a read waited when the topic was terminated, that or the last acknowledgement announces the end.
+        If a read waited when the topic was terminated, the termination or the last acknowledgement
+        announces the end.
         """
         if not self.source.terminated:
             self._waits = True

@@ -120,7 +120,7 @@ class KeyShared(ManyActive):
             if self._queued_count >= self._max_waiting:
                 return
             if has_read and self.is_at_end and not any(member.is_available for member in self.consumers):
-                return  # the end is found by another read, which needs permits
+                return  # as in Pulsar, only a later read finds the end, and it needs permits
             entry = self.next_entry()
             if entry is None:
                 return

@@ -190,7 +190,7 @@ class Shared(ManyActive):
     def _next_new(self, has_read: bool) -> Entry | None:
         if len(self.replay) or self.source.blocked:  # entries to redeliver, which are being read, come first
             return None
-        if has_read and self.is_at_end:  # the end is found by another read, which needs permits
+        if has_read and self.is_at_end:  # as in Pulsar, only a later read finds the end, and it needs permits
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):

@@ -12,7 +12,7 @@ from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher, Source
 from pulsarctl_wire.broker.delivery.key_ranges import Sticky, murmur, sticky_key
 from pulsarctl_wire.broker.storage.log import Entry
 
-_RING_POINTS: Final = 100  # of each Failover consumer
+_RING_POINTS: Final = 100  # of each consumer, as in Pulsar
 
 
 class SingleActive(Dispatcher):
@@ -117,7 +117,7 @@ class SingleActive(Dispatcher):
             permits, entry_count = consumer.permits, 0
             for _ in range(self._count_readable(consumer)):
                 if entry_count and self.is_at_end:
-                    break  # the end is found by another read, which needs permits
+                    break  # as in Pulsar, only a later read finds the end, and it needs permits
                 entry = self.next_entry()
                 if entry is None:
                     break
