@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from pulsarctl_wire.broker.admin.topics import last_confirmed
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.core import Core
+from pulsarctl_wire.broker.storage.log import Position
 from pulsarctl_wire.conformance.basics.frames import EARLIEST, make_frame
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -52,3 +55,9 @@ def test_who_subscribes_during_a_seek_is_answered_behind_it() -> None:
     assert client.answers() == ["CLOSE_CONSUMER"]
     client.store()
     assert client.answers() == ["SUCCESS", "SUCCESS"]
+
+
+def test_the_last_entry_of_a_ledger_in_which_nothing_is_stored_yet() -> None:
+    log = SimpleNamespace(ledgers=[SimpleNamespace(id=1, first=2)], stored_end=0)
+    topic: Any = SimpleNamespace(log=log)
+    assert last_confirmed(topic) == Position(1, -1)

@@ -23,7 +23,7 @@ def id_fields(position: Position, partition: int = -1) -> dict[str, int]:
 def last_confirmed(topic: PersistentTopic) -> Position:
     """Return the id of the last entry in the last ledger; entry -1 if it has none."""
     ledger = topic.log.ledgers[-1]
-    return Position(ledger.id, topic.log.stored_end - ledger.first - 1)
+    return Position(ledger.id, max(topic.log.stored_end - ledger.first, 0) - 1)
 
 
 # -- creating and deleting

@@ -285,7 +285,8 @@ class _Scan:
         self._dissector = Dissector()
         # Numbers of the last IP fragments: any of them may be of the datagram that is completed next.
         self._fragments: deque[int] = deque(maxlen=MAX_DATAGRAMS)
-        self._last_decoded: tuple[list[int], list[Frame]] = [], []
+        # numbers and indexes of the packets that were decoded last, and their frames
+        self._last_decoded: tuple[tuple[list[int], list[int]], list[Frame]] = ([], []), []
 
     @property
     def next_start(self) -> int | None:
@@ -416,9 +417,9 @@ class _Scan:
 
     def _frames(self, open_window: _OpenWindow, indexes: list[int]) -> list[Frame]:
         """Return the frames that are decoded from some of a window's `pieces`; their `packet` is an index."""
-        numbers = open_window.numbers(indexes)
-        if self._last_decoded[0] != numbers:
-            self._last_decoded = numbers, _decode([(index, open_window.pieces[index]) for index in indexes])
+        key = open_window.numbers(indexes), indexes
+        if self._last_decoded[0] != key:
+            self._last_decoded = key, _decode([(index, open_window.pieces[index]) for index in indexes])
         return self._last_decoded[1]
 
 
