@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Final
 
-from pulsarctl_wire.checks.conduct import MAX_SMALL_FLOWS
+from pulsarctl_wire.checks.conduct import MIN_SMALL_FLOWS
 from pulsarctl_wire.checks.facts import NOWHERE, Entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer, UnackedDelivery
@@ -203,7 +203,7 @@ class FlowPerMessage(ConductRule):
 
     def on_small_flow(self, state: CheckState, frame: Frame, consumer: Consumer, count: int) -> None:
         """Report many small grants in a row."""
-        if count == MAX_SMALL_FLOWS and self.can_judge(state):
+        if count == MIN_SMALL_FLOWS and self.can_judge(state):
             first, last = consumer.first_flow, state.sighting
             rows = [(first, f"{consumer.first_grant} permits"), (last, f"the last of {count} small ones")]
             text = (
