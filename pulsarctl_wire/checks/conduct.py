@@ -23,7 +23,7 @@ MAX_SKEW_MS: Final = 60_000
 """Maximum difference between publish time and capture time that is not noticed, in ms."""
 REPLICATOR: Final = "pulsar.repl"
 """Prefix of the names of replicating producers: they send what others have numbered, named and timed."""
-MAX_SMALL_FLOWS: Final = 50
+MIN_SMALL_FLOWS: Final = 50
 """How many FLOWs in a row must grant less than a tenth of the first one to be noticed."""
 MAX_MISTAKES: Final = 64
 """Maximum number of mistakes on a connection whose outcome is awaited."""
@@ -122,8 +122,9 @@ class ConductState(SightedState):
     request_sighting: Sighting | None = None
     """The frame of the request that the current frame answers."""
     sent_count: int = 0
-    """Number of SENDs."""
+    """Number of complete SENDs whose checksum is not wrong, and whose metadata parses."""
     first_send: Send | None = None
+    """The first of these."""
     has_consumers: bool = False
     """Whether any SUBSCRIBE was seen."""
     _requests: dict[int, Sighting] | None = None  # by frame number
@@ -272,7 +273,7 @@ class ConductState(SightedState):
             self.notice("odd_flow", frame, consumer, permits)
         elif consumer.first_grant >= _LARGE_QUEUE and 10 * permits < consumer.first_grant:
             consumer.small_flows += 1
-            if consumer.small_flows >= MAX_SMALL_FLOWS:
+            if consumer.small_flows >= MIN_SMALL_FLOWS:
                 self.notice("small_flow", frame, consumer, consumer.small_flows)
         else:
             consumer.small_flows = 0

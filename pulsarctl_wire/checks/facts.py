@@ -19,7 +19,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.session.knowledge import bound
 
 MAX_NAMES: Final = 16_384
-"""Maximum number of topics, subscriptions and producer names that are remembered."""
+"""Maximum number of topics that are remembered; also of subscriptions, and of producer names."""
 
 MAX_OWNERS: Final = 1_024
 """Maximum number of producers of a name, or consumers of a subscription, after closed ones are removed."""

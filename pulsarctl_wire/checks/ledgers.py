@@ -31,7 +31,7 @@ from pulsarctl_wire.wire.session.state_data import (
 from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 MAX_REDELIVERED: Final = 4_096
-"""Maximum number of entries of a consumer whose redeliveries, or acknowledgements in part, are remembered."""
+"""Maximum number of redelivered entries, of partial ACKs, and of acked batches kept of a consumer."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -96,9 +96,9 @@ class OwnerLife:
     """What became of a producer or consumer id: the frames that asked for it, opened it, and ended it.
 
     request    PRODUCER or SUBSCRIBE
-    queued     the answer that a producer has to wait for its turn (WaitForExclusive)
-    success    the answer after which it may be used; None so far
-    end        CLOSE_PRODUCER, CLOSE_CONSUMER, UNSUBSCRIBE, or the ERROR that refused it; None so far
+    queued     the answer that says that a producer must wait for its turn (WaitForExclusive)
+    success    the answer after which it may be used; None until then
+    end        CLOSE_PRODUCER, CLOSE_CONSUMER, UNSUBSCRIBE, or the ERROR that refused it; None until then
     is_seeking whether SEEK was sent, which closes a consumer
     """
 
@@ -241,7 +241,7 @@ class UnackedDelivery(Delivered):
         self.size = left
         self.sighting = sighting
         self.is_chunk = is_chunk
-        self.is_intact = is_intact  # its checksum was right when it was seen
+        self.is_intact = is_intact  # its checksum was not wrong when it was seen
         self.is_reported_hole = False  # by the rule `AckHole`
         self.is_repeat = False  # its redelivery_count is above 0
 

@@ -407,8 +407,8 @@ _NUMBER_COLUMNS: Final = (
 def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
     """Return the fields of a command with placeholders for credentials; tokens expire at `expiry_ns`.
 
-    If anything else was redacted, the original command was doubtful (`credentials.is_doubtful`); an unknown
-    field is added, so that the new one is doubtful, too.
+    If anything else was redacted, or a field is unknown, the original command was doubtful
+    (`credentials.is_doubtful`). Then `_DOUBTFUL_FIELD` is added, so that the new one is doubtful, too.
     """
     token = _PLACEHOLDER if expiry_ns is None else as_base64(_make_token(expiry_ns))
     doubtful_names: list[str] = []

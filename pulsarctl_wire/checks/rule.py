@@ -77,7 +77,7 @@ MOMENTS: Final = {
     "odd_send": "the numbers, the name or the time of a SEND contradict each other or what came before: "
     "(state, frame, its open producer or None, send)",
     "odd_flow": "a FLOW of no permits or too many: (state, frame, consumer, permits)",
-    "small_flow": "a FLOW that grants much less than the first, the last of `MAX_SMALL_FLOWS` or more in a "
+    "small_flow": "a FLOW that grants much less than the first, the last of `MIN_SMALL_FLOWS` or more in a "
     "row: (state, frame, consumer, how many)",
     "ungranted": "a MESSAGE to a consumer that has sent no FLOW: (state, frame, consumer)",
     "came_back": "an entry again, or one below the highest, that was not asked for, to an Exclusive or "

@@ -328,7 +328,7 @@ class PwireApp(App[None]):
             self.set_focus(self.query_one(f"#{current}-lines", LineList))
 
     def action_leave(self) -> None:
-        """Close the line, or stop a search, or return to the list; finally remove the filter."""
+        """Close the line, stop a search, end the selection, return to the list, or remove the filter."""
         self._note = ""
         if self._input.has_class("open"):
             self._close_line()

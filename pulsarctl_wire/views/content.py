@@ -96,7 +96,7 @@ def name_cost(name: str) -> int:
 
 
 def reason(error: Exception) -> str:
-    """Format an error as part of a note: one line, printable, at most MAX_REASON characters."""
+    """Format an error as part of a note: one line, printable, cut at MAX_REASON characters."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     text = str(error) if isinstance(error, ValueError) else type(error).__name__

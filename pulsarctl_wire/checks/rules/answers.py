@@ -29,8 +29,8 @@ _ERROR: Final = NUMBERS["ERROR"]
 _SEND: Final = NUMBERS["SEND"]
 _CONNECT_LIKE: Final = {NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]}
 _NON_PERSISTENT: Final = "non-persistent://"  # whose messages all have the id 0:0
-_MAX_GROUPS: Final = 1_024
-_MAX_REPORTED: Final = 10_000
+_MAX_GROUPS: Final = 1_024  # kinds of refusals that are followed at a time
+_MAX_REPORTED: Final = 10_000  # reported refusals that may still be withdrawn at the end
 _MAX_SIGHTINGS: Final = 12  # refusals of a group that are kept
 _MAX_TEXT: Final = 200  # characters of a broker's text that are shown
 
@@ -40,7 +40,7 @@ _EXPLAINED: Final = {
     ServerError.TooManyRequests,
     ServerError.ChecksumError,
 }
-"""Refusals that always have a rule of their own."""
+"""Refusals that other rules are about."""
 
 _CAUSES: Final[dict[int, tuple[str, ...]]] = {ServerError.ProducerFenced: ("producer_fenced",)}
 """ServerError -> rules that explain it if they have a finding on the topic."""
@@ -122,8 +122,8 @@ class AnswerToNothing(ConductRule):
 
     Must: answer each request once, with its request id.
 
-    Wire: an answer such as SUCCESS or LOOKUP_RESPONSE whose request id no request of the connection has that
-    waits for one.
+    Wire: an answer such as SUCCESS or LOOKUP_RESPONSE with a request id that no unanswered request of the
+    connection has.
 
     Advice: Look at what stands between the client and the broker; clients ignore such an answer, and may wait
     for the right one until they time out.
@@ -170,7 +170,7 @@ _Kind = tuple[str, str | None, int | None]
 
 
 class _Refusals:
-    """Refusals of one kind. `sightings` are the first ones, `requests` what they answer."""
+    """Refusals of one kind and code. `sightings` are the first ones, `requests` what they answer."""
 
     __slots__ = ("count", "first_ns", "last_ns", "requests", "sightings", "state", "subject", "text")
 

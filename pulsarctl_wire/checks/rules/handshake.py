@@ -167,8 +167,8 @@ class FeatureNotNegotiated(ConductRule):
     side has not set.
 
     Wire: a command that came with a later version than CONNECTED says, which is the lower one of both sides,
-    an ACK with a request id below 17, or a command whose feature flag CONNECTED lacks. Only commands are
-    looked at that real clients or brokers do not send then.
+    an ACK with a request id although that version is below 17, or a command whose feature flag CONNECTED
+    lacks. Commands that real clients or brokers send anyway are left out.
 
     Advice: Let the client state the version that it speaks, and ask CONNECTED before it uses more.
 

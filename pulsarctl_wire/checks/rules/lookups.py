@@ -27,7 +27,7 @@ _MIN_REFUSALS: Final = 3
 _MAX_LOOKUPS: Final = 4_096  # followed at a time
 _MAX_ADDRESSES: Final = 16_384
 _MAX_FAILURES: Final = 64  # kept of an address
-_FOREVER: Final = 2**63
+_FOREVER: Final = 2**63  # ns: in place of the time of an end that was not seen
 _COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"  # never opened
 _PROMISED: Final = "promised"  # key in `state.notes`: the keys of promises that the connection carried
 
@@ -159,8 +159,9 @@ class _Address:
 
 @dataclass(slots=True)
 class _Promise:
-    """An address in the answer to a lookup where the client should go; `has_left`: its client has closed.
+    """The address to which the answer to a lookup sends the client.
 
+    `has_left`: the client has closed the connection that carried the answer.
     `is_http`: the lookup was over HTTP, where administrators look up topics that they do not use.
     """
 
@@ -172,7 +173,7 @@ class _Promise:
 
 
 def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
-    """Return pairs of client host and server address, as at the opening: the ends may be flipped since.
+    """Return pairs of client host and server address, as at the opening: the ends may have flipped since.
 
     For a connection through our proxy, one of them has the proxy's address.
     """

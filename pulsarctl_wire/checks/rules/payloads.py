@@ -85,7 +85,7 @@ class ResponseOverFrameLimit(Rule):
 class MessageOverFrameLimit(Rule):
     """A message with its metadata is larger than the broker's frame limit, so the broker hangs up.
 
-    Must: send no frame above the size that CONNECTED states, with 10 KiB for the rest of it.
+    Must: send no frame that is more than 10 KiB larger than the message size that CONNECTED states.
 
     Wire: SEND with TOTAL_SIZE + 4 above max_message_size + 10,240 bytes; the broker closes without an answer.
     The client reconnects and sends it again, with the same producer name and sequence id. Java from 4.0, C++

@@ -29,7 +29,7 @@ class ReceiptMismatch(Rule):
 
     Must: confirm the messages of a producer in the order in which they were sent.
 
-    Wire: SEND_RECEIPT for a SEND that is not the oldest one of its producer without receipt or SEND_ERROR. A
+    Wire: SEND_RECEIPT for a SEND while an older one of its producer has neither receipt nor SEND_ERROR. A
     batch is answered by its lowest or highest sequence id; receipts below the oldest are ignored.
 
     Advice: Look for something that swallows frames between client and broker; expect duplicates unless

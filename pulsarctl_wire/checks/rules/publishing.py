@@ -15,7 +15,7 @@ from pulsarctl_wire.wire.session.knowledge import bound
 
 _PROBE: Final = "probe"  # the client version in our own hand-made captures
 _MANY: Final = 10  # connections or producers with one message each: so many are a habit
-_SOON: Final = 10 * SECOND  # at most between two of these connections
+_SOON: Final = 10 * SECOND  # the longest time between two of these connections
 _MAX_CLIENTS: Final = 1_024
 _MAX_CHUNKED: Final = 1_024  # chunked messages of a connection that are followed
 _MINUTE_MS: Final = 60_000
@@ -451,7 +451,7 @@ class ProducerPerMessage(Rule):
 def _is_replicated(frame: Frame) -> bool:
     """Return whether a SEND carries what another producer has numbered, named and timed.
 
-    Also of a SEND whose metadata cannot be read.
+    Also True for a SEND whose metadata cannot be read.
     """
     if frame.head is None or frame.head.producer.startswith(REPLICATOR):
         return True

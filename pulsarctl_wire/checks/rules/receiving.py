@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Final
 
-from pulsarctl_wire.checks.conduct import MAX_SMALL_FLOWS
+from pulsarctl_wire.checks.conduct import MIN_SMALL_FLOWS
 from pulsarctl_wire.checks.facts import NOWHERE, Entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer, UnackedDelivery
@@ -12,7 +12,7 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
-_MAX_SEARCHED: Final = 256  # consumers of a connection that are asked whether they hold an entry
+_MAX_SEARCHED: Final = 256  # a connection with more consumers is not searched for the holder of an entry
 
 
 class AckNotDelivered(ConductRule):
@@ -21,8 +21,9 @@ class AckNotDelivered(ConductRule):
     Must: acknowledge a message by the consumer that got it.
 
     Wire: ACK of an entry above all that the consumer's subscription was given, or of one that another
-    consumer on the same connection, or of the same subscription, holds. The broker ignores entries that are
-    not of the subscription's topic, so these stay unacknowledged.
+    consumer holds, for another topic on the same connection, or on the same Shared or Key_Shared
+    subscription. The broker ignores entries that are not of the subscription's topic, so these stay
+    unacknowledged.
 
     Advice: Let the client keep the consumer with each message that it hands out.
 
@@ -190,7 +191,7 @@ class FlowPerMessage(ConductRule):
 
     Should: grant permits again when half of the queue was taken, all of these at once.
 
-    Wire: after a first FLOW of at least 20 permits, the next 50 FLOWs grant less than a tenth of it each.
+    Wire: after a first FLOW of at least 20 permits, 50 FLOWs in a row grant less than a tenth of it each.
 
     Advice: Let the client collect permits: each FLOW is a frame for the broker to read, and small grants make
     small reads of storage.
@@ -203,7 +204,7 @@ class FlowPerMessage(ConductRule):
 
     def on_small_flow(self, state: CheckState, frame: Frame, consumer: Consumer, count: int) -> None:
         """Report many small grants in a row."""
-        if count == MAX_SMALL_FLOWS and self.can_judge(state):
+        if count == MIN_SMALL_FLOWS and self.can_judge(state):
             first, last = consumer.first_flow, state.sighting
             rows = [(first, f"{consumer.first_grant} permits"), (last, f"the last of {count} small ones")]
             text = (

@@ -67,7 +67,7 @@ class TlsHandshakeFailed(ClientRule):
 
 
 class TlsCertificateInvalid(ClientRule):
-    """A certificate is used after it has expired, or before it is valid: who checks it, refuses it.
+    """A certificate is used after it has expired, or before it is valid: whoever checks it refuses it.
 
     Wire: the certificate's times and the time of the packets. In TLS 1.3 certificates are encrypted, and show
     only with a key log. The clock of the host that captured may be wrong.

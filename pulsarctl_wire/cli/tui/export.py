@@ -93,7 +93,7 @@ class Export:
         return f"{count_of(count, 'frame')} written to {target.name}{note}"
 
     async def replay(self, text: str, events: Iterable[Event]) -> list[str]:
-        """Send what clients sent to another broker, as `pwire replay` does; return what that prints.
+        """Let `pwire replay` send to another broker what clients sent; return its lines, and its exit code.
 
         `text` is the broker's URL, and options of `pwire replay`. Raises OSError, LocalProtocolError.
         """

@@ -34,7 +34,7 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _RANKS = {"int": 0, "long": 1, "double": 2, "float": 3}
-_LOGICAL_RANK = 4
+_LOGICAL_RANK = 4  # of logical types: a number prefers a branch that is just a number
 _MAX_TRIES = 10_000  # values that may be tried for defaults and unions, besides some per byte of text
 
 
@@ -409,7 +409,7 @@ def _describe_decimal(schema: dict[str, Any]) -> str:
 
 
 def _rank(branch: Type, value: object) -> int:
-    """Return a branch's rank for a value: for a number, the lowest rank wins. Equal ranks are ambiguous."""
+    """Return a branch's rank for a value: the lowest rank wins. Equal ranks are ambiguous."""
     if _is_integer(value) or isinstance(value, Decimal):
         return _LOGICAL_RANK if LOGICAL in branch else _RANKS.get(branch["type"], 0)
     return 1 if branch["type"] == "float" else 0  # "NaN" and the infinities prefer double
