@@ -8,8 +8,8 @@ A lane (`lanes.py`) passes every `Unit` of one direction through all faults in f
 yields units, which go to the next fault, and actions. A fault that must remember something in each lane (the
 time at which the line is free, a frame held back) has its own `FaultState`; all others only count.
 
-Invariants: a unit's frame is its decoded data; faults use no clock, and no randomness but the lane's. Times
-are in seconds of the clock that the lane's caller uses for `now`.
+Invariants: a unit's frame is its decoded data; faults use no clock, and no randomness but `LaneContext.rng`.
+Times are in seconds of the clock that the lane's caller uses for `now`.
 """
 
 import inspect
@@ -153,15 +153,15 @@ class HeldFrames:
         held.decision = Decision((held.unit.data,)) if decision is None else decision
 
     def forget(self, held: HeldFrame) -> None:
-        """Forget a frame that went on."""
+        """Forget a frame that is no longer held."""
         self._frames.pop(held.number, None)
 
 
 class LaneContext(NamedTuple):
     """What a lane has for a fault.
 
-    `rng` is the lane's random generator, `url` what the client used ("": unknown), `connection` its number.
-    `held` are the frames that are held on all connections.
+    `rng` is the random generator of this fault in this lane, `url` the service URL that the client used
+    ("": unknown), `connection` the connection's number. `held` are the frames held on all connections.
     """
 
     rng: random.Random

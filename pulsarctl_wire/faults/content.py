@@ -79,7 +79,7 @@ def _locate_parts(raw: bytes) -> FrameLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class StaleEpoch(Fault):
-    """The epoch in PRODUCER, SUBSCRIBE, REDELIVER_… or MESSAGE is lowered; without one there is no match."""
+    """An epoch above 0 in PRODUCER, SUBSCRIBE, REDELIVER_… or MESSAGE is lowered; others do not match."""
 
     name = "stale-epoch"
 

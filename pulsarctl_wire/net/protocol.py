@@ -73,7 +73,10 @@ _SUBJECT_FIELDS: Final = {NUMBERS[name]: key for key, names in _SUBJECTS.items()
 
 
 class Outcome(NamedTuple):
-    """The outcome of request `number` (`HANDSHAKE`: of CONNECT): its answer, or an `error`."""
+    """The outcome of request `number` (`HANDSHAKE`: of CONNECT).
+
+    `frame` is its answer, if any; `error` says why it failed, and may come with an answer that refuses it.
+    """
 
     number: int
     frame: Frame | None

@@ -126,10 +126,10 @@ class Auth:
 class Settings:
     """All settings of a session; times in seconds.
 
-    `timeout` is how long an answer may take. `connect_timeout` is how long TCP with TLS may take, and then
-    CONNECT again. `keep_alive` is the pause between PINGs. `reconnect`: lost connections are opened again.
-    `listener` is the name of the advertised listener whose addresses lookups ask for. `keylog` is as in
-    `make_tls_context`.
+    `timeout` is how long an answer may take. `connect_timeout` is how long TCP with TLS may take, and
+    then as long again for CONNECT. `keep_alive` is the pause between PINGs. `reconnect`: lost connections are
+    opened again. `listener` is the name of the advertised listener whose addresses lookups ask for. `keylog`
+    is as in `make_tls_context`.
     """
 
     url: ServiceUrl

@@ -245,8 +245,8 @@ class Reading:
     def _can_union_read(self, writer: Type, branches: list[Type]) -> bool:
         """Return whether a branch of a union can read the writer's data.
 
-        A branch of the same name decides alone, or one of the same unnamed type. Otherwise, any of the same
-        type can; without any, one of a promoted type.
+        A branch of the same name (or alias) or the same unnamed type decides alone. Else it can be any
+        branch of the same type; if there is none, any of a type to which the writer's can be promoted.
         """
         self._steps.spend(len(branches))
         type_name = writer["type"]

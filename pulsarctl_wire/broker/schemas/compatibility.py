@@ -11,8 +11,8 @@ strategies, the type must stay the same, and these are compared:
     all others       nothing (PROTOBUF has no checker in the default settings), but ALWAYS_INCOMPATIBLE
                      still refuses them
 
-    producers        by the strategy; but a schema that equals a version is accepted as that version. For
-                     this, it and the versions must be valid Avro, with valid defaults
+    producers        by the strategy; but a schema that equals a version is accepted as that version. AVRO,
+                     JSON, PROTOBUF are compared as Avro: all must then be valid, with valid defaults
     consumers        BACKWARD, FORWARD, FULL, FORWARD_TRANSITIVE: must read data of the latest version; the
                      others as for producers, with all versions. The schema is not validated
 """
@@ -33,8 +33,8 @@ from pulsarctl_wire.broker.schemas.kinds import TOPIC_TYPES, Kind, Schema
 from pulsarctl_wire.views.cache import schema_json
 from pulsarctl_wire.views.encoding.protobuf import order_files
 
-_MAX_STEPS: Final = 400_000  # of a check, with one version
-_STEPS_PER_VERSION: Final = 20_000  # for each version
+_MAX_STEPS: Final = 400_000  # of a check
+_STEPS_PER_VERSION: Final = 20_000  # more for each version
 _AVRO_TYPES: Final = ("AVRO", "JSON", "PROTOBUF")  # their schemas are parsed as Avro
 _TRANSITIVE: Final = ("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE")
 _MAX_TEXT: Final = 8192  # characters of a reason

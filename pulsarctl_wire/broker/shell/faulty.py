@@ -24,7 +24,7 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
-"""While more bytes than this are delayed in a direction, their source is not read."""
+"""With more bytes delayed to the core, the client is not read; with more to the client, the core waits."""
 
 _ROUNDING: Final = 1e-6  # seconds added to timers, so that none runs early by a rounding error
 

@@ -483,7 +483,7 @@ class Server:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
 
     async def idle(self) -> None:
-        """Wait until all that remains is due later."""
+        """Wait until no commit or read is in progress; failed ones that wait for their retry do not count."""
         while self._pending_jobs:
             self._idle_event.clear()
             await self._idle_event.wait()

@@ -152,7 +152,7 @@ class Compaction:
                     latest[key] = entry.index, position
 
         await self._scan(stop, note_keys)
-        number = journal.next_number("log") + 1
+        number = journal.next_number("log") + 1  # numbers of logs begin at 1
 
         def copy_entry(entry: Entry) -> None:
             data = _copy(entry, latest)

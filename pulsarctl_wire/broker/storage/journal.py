@@ -170,7 +170,7 @@ class Journal:
         return self._lazy_at
 
     def take_commit(self, *, everything: bool = False) -> Commit | None:
-        """Return the next commit, if it is due, or if `everything` is wanted."""
+        """Return the next commit if it has calls or entries, is due, or `everything` is wanted; else None."""
         commit = self._commit
         is_due = self._lazy_at is not None and self._lazy_at <= self._scheduler.ticks
         if not (commit.calls or commit.entries or is_due or everything):

@@ -236,7 +236,7 @@ class PendingAcks:
         return index in self.hidden or (index in self.parts and not self.get_open_mask(index))
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages in a transaction, open or not. Raises Refused, and then acknowledges none."""
+        """Acknowledge messages in a transaction, which need not be open: all or none. Raises Refused."""
         entries: list[tuple[int, int | None, int]] = []
         for message_id in ids:
             index, is_stored = self._subscription.log.locate(message_id.ledgerId, message_id.entryId)
@@ -292,7 +292,7 @@ class PendingAcks:
         return self._rows.get(key_of(txn)) or {"entries": [], "until": 0}
 
     def end(self, txn: Id, *, commit: bool) -> None:
-        """End a transaction: apply its acknowledgements, or deliver those entries again."""
+        """End a transaction: apply its acknowledgements, or deliver again what it had acknowledged."""
         if key_of(txn) in self._rows:
             self._end(txn, commit=commit)
             orphan = find_oldest_orphan(self._rows, self._journal.table("transactions"), txn)

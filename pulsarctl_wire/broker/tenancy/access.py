@@ -1,9 +1,10 @@
-"""Authentication and authorization of clients. Sources: b/authentication, b/authorization, b/ServerCnx (4.0).
+"""Authentication and authorization of clients.
 
 Authentication: tokens (JWT), user and password, client certificates; each gives a role. Authorization:
 superusers may do everything, and admins of a tenant everything in it. Other roles may do what the policy
 `auth_policies: {namespace_auth: {role: [actions]}, destination_auth: {topic: {role: [actions]}}}` of the
 namespace grants them.
+Sources: the packages broker.authentication and broker.authorization of Pulsar, and its ServerCnx (4.0).
 """
 
 from collections.abc import Iterator, Mapping

@@ -34,7 +34,7 @@ class Limiter:
         self._is_unused = True
 
     def compute_allowance(self, rate: Rate) -> int:
-        """Return how many messages may pass now; at least 1."""
+        """Return how many messages may pass now; at least 1. The limit of bytes counts only in `take`."""
         seconds, burst = (self._scheduler.ticks - self._last_ticks) / 1e9, rate.messages * rate.period
         allowance = burst if self._is_unused else min(self._allowances[0] + seconds * rate.messages, burst)
         return max(int(allowance), 1) if rate.messages > 0 else UNLIMITED

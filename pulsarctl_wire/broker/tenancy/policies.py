@@ -33,7 +33,7 @@ class Retention(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """A backlog quota: limits in bytes and seconds (-1: none), and the policy beyond them."""
+    """A backlog quota: bytes (-1: no limit), seconds (0 or less: no limit), and the policy beyond them."""
 
     size: int
     seconds: int

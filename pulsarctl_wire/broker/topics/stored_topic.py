@@ -41,6 +41,7 @@ class StoredTopic(Topic[S]):
         self._sequences: dict[str, int] = {name: row["last"] for name, row in sequences.items()}
         """Producer name -> highest sequence id that is stored; the table also has those being stored."""
         self._gone_since_ms: dict[str, int] = dict.fromkeys(sequences, self.scheduler.time_ms)
+        """Producer name -> when it left, or the topic was loaded; removed when it sends a new sequence id."""
         self._is_dispatch_due = False
         self.transactions = TransactionBuffer(self.journal, self.log, self.scheduler, self.append_own)
         self.compaction = Compaction(self)

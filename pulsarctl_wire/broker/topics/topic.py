@@ -362,7 +362,7 @@ class Topic(Generic[S]):
             raise java_refusal("ProducerFenced", f"Topic epoch has already moved. {text}")
 
     def _fence(self) -> None:
-        """Remove all producers, silently: their next SEND closes their connection."""
+        """Refuse producers that wait; remove the others silently: their next SEND closes their connection."""
         for _, turn in self.waiting_producers:
             turn.fail(java_refusal("ProducerFenced", "Fenced out"))
         self.waiting_producers.clear()

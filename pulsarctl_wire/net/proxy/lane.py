@@ -26,7 +26,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
-"""Maximum bytes that faults may hold back in a lane; beyond that its source is not read."""
+"""Maximum bytes that may be delayed in a lane; beyond that its source is not read."""
 
 MAX_ANSWERS: Final = 1_000
 """Maximum answers by faults that wait for a frame boundary; beyond that no requests are read."""

@@ -169,7 +169,7 @@ class Relay:
         self.now = self.loop.time
         self.connection = Connection(-1 - order, str(client))
         self.route = route
-        self.address: Address | None = None  # the one that was dialled: a broker's or a Pulsar proxy's
+        self.address: Address | None = None  # of `route`, the one tried last: a broker's or a Pulsar proxy's
         self.legs = Leg(self, False), Leg(self, True)
         """The client's and the broker's; like all pairs here, indexed by whether it is the broker's."""
         self.lanes = RelayLane(self, False), RelayLane(self, True)
@@ -300,7 +300,7 @@ class Relay:
             self.host.end_relay(self)
 
     def fail(self, reason: str = "") -> None:
-        """Reset the client's leg, as the broker cannot be connected."""
+        """Reset the legs, as the client gets no broker; note `reason`, if there is one."""
         if reason:
             self.note(reason)
         self.record_end(by_broker=True)

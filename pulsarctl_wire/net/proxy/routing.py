@@ -29,7 +29,7 @@ MAX_BROKERS: Final = 1_000
 """Maximum number of brokers; the addresses of further ones are not rewritten."""
 
 LONGEST_ADDRESS: Final = 2_048
-"""Maximum characters of an address in an answer; longer ones are not rewritten."""
+"""Maximum characters of a broker's two URLs in an answer; longer ones are not rewritten."""
 
 _NAMING_OWNER: Final = frozenset(
     (BaseCommand.LOOKUP_RESPONSE, BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER)
@@ -58,7 +58,7 @@ class Route:
 
 
 class Answerer(NamedTuple):
-    """The broker that sent an answer: its address as it was dialled, and its IP address and port."""
+    """The broker that sent an answer: its address before `dials` replaces it, and its IP address and port."""
 
     address: Address
     peer: str

@@ -3,8 +3,8 @@
     proxy   TapRing.carried, missed, opened, closed, note    puts a record if there is room; never waits
     watcher TapRing.records                                  takes records in order; waits
 
-One process puts and one takes records; both are forks of the process that made the ring. Bytes that do not
-fit into a full ring are counted by their writer (`TapWriter`), which reports them later in one record. The
+One process puts and one takes records; the watcher is forked after the ring was made. Bytes that do not fit
+into a full ring are counted by their writer (`TapWriter`), which reports them later in one record. The
 watcher is woken through a pipe, but only if it sleeps; the end of the pipe means that the proxy is gone.
 
     record   SIZE (4)  KIND (1)  TO_BROKER (1)  -  (2)  CONNECTION (8)  TIME_NS (8)  DATA …     padded to 8

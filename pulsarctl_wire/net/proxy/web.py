@@ -42,10 +42,10 @@ _REFUSAL: Final = "pwire answers lookups only; ask the broker's web service for 
 class WebListener:
     """Listens for lookups over HTTP: `open` it, `close` it.
 
-    It asks `service`, with `settings`, and takes its addresses from `router`. `dials` maps addresses to those
-    that are dialled instead, `allowed` says which may be dialled. `numbers` gives each call its number for
-    `ring`. With `tls` clients speak TLS. `find_host` returns the host under which a client, by its transport,
-    reaches our listeners; None: the one they listen at.
+    It asks `service`, with `settings`; `router` has the addresses that clients get. `dials` maps addresses
+    to those that are dialled instead, `allowed` says which may be dialled. `numbers` gives each call its
+    number for `ring`. With `tls` clients speak TLS. `find_host` returns the host under which a client, by its
+    transport, reaches our listeners; None: the one they listen at.
     """
 
     service: ServiceUrl

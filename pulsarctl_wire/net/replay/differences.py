@@ -1,9 +1,10 @@
 """Finds how an answer differs from the recorded one, and which differences follow from others. Pure.
 
 Two answers are equal if they are the same command with the same fields, except for what differs between any
-two sessions: request, message and transaction ids, times, names that the broker assigns, addresses, and the
-texts of errors (their codes count). A field at its default counts as missing, unless it is an error code.
-Whether there is an id does count: a receipt without one says that the broker dropped a duplicate.
+two sessions: request, consumer, message and transaction ids, versions, times, rates, names that the broker
+assigns, addresses, and the texts of errors (their codes count). A field at its default counts as missing,
+unless it is an error code. Whether there is a message id does count: a receipt without one says that the
+broker dropped a duplicate.
 """
 
 from typing import Any, Final, NamedTuple

@@ -170,7 +170,8 @@ def _is_in_transaction(message: Any) -> bool:
 class Remap:
     """Translates recorded commands for the replay, as the module says.
 
-    `unknown_ids` counts untranslated message ids, `removed_credentials` those of clients behind a proxy.
+    `unknown_ids` counts message ids sent untranslated, `removed_credentials` frames from which the
+    redacted credentials of clients behind a proxy were removed.
     """
 
     def __init__(self, names: Names) -> None:
