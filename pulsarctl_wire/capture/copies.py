@@ -166,6 +166,6 @@ def _is_near(number: int, other: int) -> bool:
 
 
 def _has_syn(tcp: Tcp, segment: Segment) -> bool:
-    """Return whether a SYN is one of the connection's, as far as these were seen."""
+    """Return whether a SYN is one of the connection's; a SYN-ACK may also be one that was not seen."""
     numbers = (tcp.half.syn, tcp.half.other.syn)
     return segment[1] in numbers or bool(segment[3] & ACK and None in numbers)

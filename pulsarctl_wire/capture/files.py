@@ -1,7 +1,7 @@
 """Reads the packets of capture files, pcap and pcapng, from any stream.
 
 Both formats are read in large chunks, without an object per record: at MTU-sized packets reading records
-is a third of all the work. It never seeks, so pipes work, and yields a packet as soon as it
+is a third of all the work. The reader never seeks, so pipes work, and yields a packet as soon as that
 has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next Generation draft.
 """
 
@@ -50,7 +50,7 @@ _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
 _MAX_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
 _MAX_TIME: Final = 1 << 63  # ns; a larger time is taken for unknown
 _TLS_SECRETS: Final = b"KSLT"
-"""The type of secrets in a key log of TLS, in little-endian order."""
+"""The type of secrets that are a key log of TLS (`secrets.NSS`), in little-endian order."""
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 
@@ -299,7 +299,7 @@ class SideBySide:
     """Iterates over the packets of several files in the order of time, once.
 
     From each lane it takes the packets from the first one at `since` to the first one at `until` (ns; None:
-    no bound). A packet whose time is before that of an earlier one in its file comes right after that one.
+    no bound). A packet whose time steps back comes right after the one before it in its file.
     """
 
     def __init__(self, lanes: list[tuple[Lane, int | None, int | None]]) -> None:

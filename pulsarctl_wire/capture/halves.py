@@ -30,12 +30,12 @@ from pulsarctl_wire.wire.session.ending import (
 from pulsarctl_wire.wire.session.state import State
 
 PATIENCE: Final = 64
-"""Packets of a connection after which acknowledged bytes that were not seen are given up."""
+"""Packets that acknowledge undelivered bytes, after which the hole before these is given up."""
 MAX_HANDSHAKE: Final = 64
-"""Packets of a TLS handshake that are remembered."""
+"""Packets of a TLS handshake that are remembered, and those that a TLS record is spread over."""
 _RESEND_NS: Final = 1_000_000  # ns; TCP sends no bytes again sooner
 MAX_SPLIT_RECORDS: Final = 4_096
-"""TLS records of a connection whose packets are remembered."""
+"""TLS records of a connection, spread over several packets, whose packets are remembered."""
 EARLY_COST: Final = 256
 """Memory for an early segment, besides its payload, in bytes."""
 MASK: Final = 0xFFFFFFFF
@@ -72,7 +72,7 @@ class Half:
         self.stream = stream
         self.is_client = stream.to_broker  # as TLS was told; commands may show the opposite later
         self.is_plain = True  # its bytes are not TLS
-        self.unfinished: tuple[int, ...] = ()  # packets since the last one that completed a TLS record
+        self.unfinished: tuple[int, ...] = ()  # packets from the last one that completed a TLS record
         self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
         self.next = 0  # the sequence number of the next byte
@@ -126,7 +126,7 @@ class Half:
 
 class Life:
     """How a connection was opened and ended, as far as seen. Segments with only data change nothing, nor
-    do segments after the end.
+    do segments after the end: both are only counted if they are copies.
     """
 
     __slots__ = (
@@ -239,8 +239,8 @@ def learn_direction(tcp: Tcp, events: list[Event]) -> None:
 def is_another(half: Half, sequence: int) -> bool:
     """Return whether a SYN on the addresses of a connection opens a new one.
 
-    It does not if it is sent again, or may be the half's own: no segment of that was seen before (`next` is
-    0), or none with bytes.
+    It does not if it repeats the half's SYN. Nor does it if that was not seen, and this may be it: no segment
+    of the half was seen before (`next` is 0), or none with bytes.
     """
     return half.syn != sequence and (half.syn is not None or half.next not in (0, sequence + 1))
 

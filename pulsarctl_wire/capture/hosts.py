@@ -17,8 +17,8 @@ _WILDCARD: Final = re.compile(r"(\*\*|\*|\?|\{host\})")
 def host_of(file: str, option: str | None) -> str | None:
     """Return the host of a file; None if its name does not tell it.
 
-    `option` is its name, or a pattern of paths in which {host} is its name: `captures/{host}/*`. Where that
-    does not match, and without an option, the directory `host=NAME` tells it.
+    `option` is the host's name, or a pattern of paths in which {host} stands for that: `captures/{host}/*`.
+    Where the pattern does not match, and without an option, the directory `host=NAME` tells it.
     """
     if option is not None and _FIELD not in option:
         return option

@@ -39,12 +39,12 @@ class PacketNumbers:
                 del column[: MAX_STRETCHES // 2]
 
     def list_stretches(self) -> list[tuple[int, str | None, int]]:
-        """Return the stretches of packets in a row of one file, each as `add` takes it."""
+        """Return the stretches: the first packet of each, its file, and its number there."""
         columns = zip(self._starts, map(_readable, self._files), self._offsets, strict=True)
         return [(start, file, start - offset) for start, file, offset in columns]
 
     def find(self, packet: int) -> tuple[str | None, int | None]:
-        """Return the file and the number there, or None if unknown."""
+        """Return the file of a packet, and its number there; each is None if unknown."""
         place = bisect_right(self._starts, packet) - 1
         file = self._files[place] if place >= 0 and packet > 0 else None
         if file is None:

@@ -111,9 +111,10 @@ class Dissector:
 
     def __init__(self, waiting: Waiting | None = None) -> None:
         self.skipped: dict[str, int] = {}
-        """Packets without a TCP segment, by reason. Fragments of complete datagrams are not among them.
+        """Packets without a TCP segment, by reason.
 
-        So a count is negative where an earlier dissector has counted fragments that were `waiting`.
+        Fragments count as incomplete until their datagram is complete, then as that does. So the count of
+        incomplete ones is negative where an earlier dissector has counted fragments that were `waiting`.
         """
         self.fragments = 0
         """IP fragments seen so far."""

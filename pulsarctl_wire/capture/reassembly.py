@@ -4,8 +4,8 @@ A connection is identified by its addresses and ports; a SYN with another sequen
 is a new connection. Bytes are taken in sequence order; duplicates are dropped, early segments
 wait. A hole is given up as a `Gap` when it is certain that its bytes will not come any more:
 
-- the peer has acknowledged them (so they were sent and arrived) and `halves.PATIENCE` more packets of the
-  connection have passed: enough for captures whose packets are not in order;
+- the peer has acknowledged them (so they were sent and arrived), and so far `halves.PATIENCE` packets have
+  acknowledged bytes from there on: enough for captures whose packets are not in order;
 - more than `MAX_EARLY` bytes wait after it;
 - the connection or the capture ends.
 
@@ -105,7 +105,7 @@ class Reassembler:
         self.connections = 0
         """TCP connections seen so far."""
         self.other_traffic: Counter[str] = Counter()
-        """Number of connections whose two sides both speak another protocol, by protocol."""
+        """Number of connections whose two sides both speak the same of `OTHER_TRAFFIC`, by protocol."""
         self.new_state = new_state
         self.knowledge = knowledge
         self._limit = limit
@@ -254,7 +254,7 @@ class Reassembler:
                 self.forget(oldest)
 
     def close(self) -> Iterator[list[Event]]:
-        """End all connections at the end of the capture; yield the remaining events, by their number."""
+        """End all connections at the end of the capture, by their numbers; yield the remaining events."""
         while events := self.take_more():
             yield events
         tcps = sorted(self._list_connections(), key=lambda tcp: tcp.state.connection.index)
@@ -295,7 +295,7 @@ class Reassembler:
     # -- opening
 
     def _open(self, key: bytes, flags: int, time_ns: int | None, packet: int) -> Half:
-        """Return the half that the first segment of a connection belongs to."""
+        """Open a connection; return the half that its first segment belongs to."""
         back = reverse(key)
         has_syn = bool(flags & SYN)
         to_broker = not flags & ACK if has_syn else self._is_from_client(key, back)
@@ -306,7 +306,7 @@ class Reassembler:
     def new(
         self, key: bytes, to_broker: bool, from_start: bool, time_ns: int | None = None, packet: int = 0
     ) -> Tcp:
-        """Add a connection whose first packet has this key; `from_start`: no byte of it was sent before."""
+        """Add a connection by its first packet; `from_start`: nothing came before, `to_broker` is certain."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
         since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns

@@ -106,7 +106,7 @@ class Secrets:
             self.keylog.finish()
 
     def search(self) -> None:
-        """Look for secrets wherever they may be: in key logs, and in the rest of the files that are read."""
+        """Look for secrets wherever they may be: in key logs, and in all of the files that are read."""
         self.read_logs()
         files, self._files = self._files, []
         for path in files:
@@ -117,7 +117,7 @@ class Secrets:
             self.keylog.is_complete = not (self.is_live or self._has_unsearchable)
 
     def list_all(self) -> bytes:
-        """Return the lines of all secrets, as in a key log."""
+        """Return the lines of all secrets, as in a key log; then none of them counts as new."""
         self.keylog.changed.clear()
         return b"".join(map(self.keylog.lines_of, self.keylog.client_randoms))
 
@@ -128,7 +128,7 @@ class Secrets:
         return b"".join(map(self.keylog.lines_of, client_randoms))
 
     def take_used(self) -> bytes:
-        """Return the lines of the secrets that have opened records since the last call."""
+        """Return the lines of the secrets that were first used since the last call."""
         client_randoms = [
             client_random for client_random in self.keylog.used if client_random not in self._written
         ]

@@ -100,7 +100,7 @@ def series_of(name: str) -> str:
 
 
 def spans_of(paths: Sequence[str]) -> list[Span | None]:
-    """Return the spans of several files, None for those without times."""
+    """Return the spans of several files, None for those without times; a single file needs none."""
     return [_span(path) if len(paths) > 1 else None for path in paths]
 
 
@@ -133,7 +133,7 @@ def span_of(stream: BinaryIO, size: int) -> Span | None:
 
 
 def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | None:
-    """Return the time of the last packet, if the file's end shows it; `first` has read the first one."""
+    """Return the latest time in the file's end, None if it shows none; `first` has read the first packet."""
     start = max(first.offset, size - _TAIL)
     stream.seek(start)
     tail = stream.read(max(size - start, 0))

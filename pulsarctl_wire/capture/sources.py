@@ -42,7 +42,7 @@ SNIFFED: Final = 4096
 LATEST: Final = 64
 """Packets after which a packet with an earlier time is still put in its place."""
 
-_MAX_DROPPED: Final = 1 << 53  # of the counts in files; JSON holds it
+_MAX_DROPPED: Final = 1 << 53  # packets, whatever counts damaged files have; JSON holds it
 _PIECE: Final = 64 * 1024  # bytes decoded at a time
 _SAMPLED: Final = 100  # dumps of a text that are examined to find whether it shows packets
 
@@ -197,7 +197,7 @@ class Decoder:
         self.dropped_packets = 0
         """Packets that the kernel dropped, according to the files."""
         self.last_ns = 0
-        """The latest time of a TCP segment, ns since the epoch."""
+        """The latest time of a TCP segment, or of bytes in a log, ns since the epoch."""
         self._limit = reading.max_frame_size or MAX_FRAME_SIZE
         self.knowledge = Knowledge(
             join_chunks=join_chunks,

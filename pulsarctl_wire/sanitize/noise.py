@@ -12,6 +12,7 @@ from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 _PIECE: Final = 16 * 1024
 """Bytes of noise made at a time. Noise repeats itself within them: the windows of all codecs are larger."""
 _SAMPLE: Final = 64 * 1024
+"""Bytes of a content that show whether it is text, and how well it can be compressed."""
 _CONSONANTS: Final = b"bcdfghjklmnpqrstvwxyz"
 _TEXT: Final = bytes(_CONSONANTS[byte % 21] if byte % 8 else 0x20 for byte in range(256))
 _BINARY: Final = bytes(0x80 | byte if chr(byte) in "aeiouAEIOU" else byte for byte in range(256))

@@ -96,7 +96,7 @@ class PacketRewriter:
         return time_ns, link, bytes(out), length
 
     def blank(self, packet: RawPacket) -> RawPacket:
-        """Return a packet without a segment: usual headers with other addresses, then zeros."""
+        """Return what replaces a packet without a segment: usual headers with other addresses, then zeros."""
         time_ns, link, data, length = packet
         out = bytearray(len(data))
         pos, kind = self._link_end(link, data)

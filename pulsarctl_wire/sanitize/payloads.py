@@ -180,7 +180,10 @@ class PayloadRewriter:
         return part
 
     def _make_block(self, metadata: Any, first_chunk: bytes) -> bytes:
-        """Return a block whose size and decompressed size are as the metadata of a chunk says."""
+        """Return a block whose size and decompressed size are as the metadata of a chunk says.
+
+        Returns b"" if none was found, or the sizes do not allow one.
+        """
         codec, size, total = metadata.compression, metadata.uncompressed_size, metadata.total_chunk_msg_size
         if not (
             0 < size <= MAX_PAYLOAD and len(first_chunk) <= total <= MAX_PAYLOAD

@@ -98,7 +98,10 @@ _NO_CHOICE: Final = _Choice(FORMS[0], _NONE)
 
 
 def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
-    """Return the form of a text, and its lines from where that begins. Raises CaptureError if it has none."""
+    """Return the form of a text, and its lines from the window on that shows it.
+
+    Raises CaptureError if the text has no form.
+    """
     window: list[Line] = []
     problems: list[str] = []
     size, limit = 0, _FIRST

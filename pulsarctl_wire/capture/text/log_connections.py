@@ -74,15 +74,16 @@ class LogConnections:
         near, far = ((self._number << 1 | side).to_bytes(16, "big") for side in (0, 1))
         keys = near + far + bytes(4), far + near + bytes(4)
         is_near_client = _is_near_client(log_connection)
+        from_start = bool(log_connection.client)  # a log names it only if it has the beginning
         tcp = self._reassembler.new(
             keys[dump.is_inbound],
             is_near_client is not dump.is_inbound,
-            bool(log_connection.client),
+            from_start,
             dump.time_ns,
             packet,
         )
-        tcp.life.syns = int(bool(log_connection.client))
-        tcp.life.accepted = bool(log_connection.client)
+        tcp.life.syns = int(from_start)
+        tcp.life.accepted = from_start
         ends = _describe(log_connection.near), _describe(log_connection.far)
         connection = tcp.state.connection
         connection.client, connection.server = ends if is_near_client else ends[::-1]

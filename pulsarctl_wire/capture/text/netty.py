@@ -38,7 +38,7 @@ _OUT: Final = {"WRITE"}
 def parse_netty(lines: Iterable[Line]) -> Iterator[Dump]:
     """Parse a log of Netty's LoggingHandler among other lines.
 
-    Raises CaptureError at a dump that contradicts itself, or at the end if there are no dumps at all.
+    Raises CaptureError at a dump that contradicts itself, or at the end if only sizes were logged.
     """
     channels: dict[str, LogConnection] = {}
     record: Dump | None = None

@@ -25,7 +25,7 @@ _ROW: Final = re.compile(r"\s*(0x[0-9a-f]{3,16}|[0-9A-Fa-f]{6,8})(?:\s+<[^<>\s]{
 _VALUE: Final = re.compile(r"-?(?:0x)?[0-9a-f]+")
 _CHARACTERS: Final = re.compile(r"(?<=\d)\s+'(?:\\.[0-7]{0,2}|[^\\])'")  # of gdb x/c, next to its number
 _MAX_SIZE: Final = 8  # bytes of a number
-_OCTAL_WIDTHS: Final = {1: 3, 2: 6, 4: 11, 8: 22}
+_OCTAL_WIDTHS: Final = {1: 3, 2: 6, 4: 11, 8: 22}  # bytes of a number -> its octal digits
 _CELL: Final = 4  # columns of a character of od -c
 _CELL_OCTAL: Final = re.compile("[0-3][0-7]{2}")
 _CELL_ESCAPES: Final = {
@@ -76,7 +76,7 @@ def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dump]:
     data = bytearray()
     first = 0
     expected: int | None = None
-    room = {False: MAX_REPEATED, True: MAX_ZEROS}
+    room = {False: MAX_REPEATED, True: MAX_ZEROS}  # bytes that `*` may still stand for; True: zeros
     everything = chain(sample, rows, [None])
     row = next(everything)
     for following in everything:

@@ -46,7 +46,7 @@ class DirectionFacts:
     unproven_records: int = 0
     """Records of which bytes are missing: what is left of them was opened, but their tags prove nothing."""
     lost_bytes: int = 0
-    """Bytes of records that holes in the capture cut, or that are no records."""
+    """Bytes in holes after the record that they cut, and bytes passed over to find the next record."""
     key_updates: int = 0
     first_number: int | None = None
     """The number of the first record, if it was found by trial: as many came before the capture."""
@@ -95,7 +95,7 @@ class TlsFacts:
     trial: str = ""
     """What was found by trial: "record 80,006 of the client, client random ab12cd34…"; "" if nothing."""
     reason: str = ""
-    """Why application data was not opened; "" if all was."""
+    """Why application data was not opened; "" if all was, or there was none."""
     problem: str = ""
     """A handshake message that is not understood."""
 

@@ -1,4 +1,4 @@
-"""Parses the handshake messages of TLS that say what a connection is: hellos, certificates, alerts.
+"""Parses the messages of TLS that say what a connection is: hellos, certificates, alerts.
 
 The functions raise `BadMessage` for what is not such a message.
 """
@@ -80,7 +80,7 @@ CLOSE_NOTIFY: Final = "close_notify"
 
 
 class BadMessage(ValueError):
-    """A handshake message that does not parse."""
+    """A handshake message, or an alert, that does not parse."""
 
 
 class _Fields:

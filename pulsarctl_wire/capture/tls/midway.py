@@ -126,7 +126,7 @@ def _make_encryptor(key: bytes) -> Any:
 
 
 def try_tags(opener: Opener, record: Sealed, first: int, last: int) -> int | None:
-    """Try the numbers from `first` up to `last` for `record`; return the number of the record of index 0."""
+    """Try numbers from `first` up to `last` for `record`; return that of the record of index 0, or None."""
     index, header, body = record
     for number in range(first, last):
         if opener.open(number, header, body) is not None:
@@ -137,7 +137,7 @@ def try_tags(opener: Opener, record: Sealed, first: int, last: int) -> int | Non
 def find_number(keylog: KeyLog, opener: Opener, records: list[Sealed], first: int, last: int) -> int | None:
     """Try the numbers from `first` up to `last` for `records`; return the number of the record of index 0.
 
-    Numbers are tried as long as `KeyLog.effort` lasts.
+    None: no number fits, or `KeyLog.effort` was spent before.
     """
     if last <= first or keylog.effort <= 0 or not records:
         return None

@@ -389,7 +389,7 @@ class Opening:
         return side.holes > 0
 
     def _list_sealed(self, side: Side) -> tuple[list[Sealed], int]:
-        """Return the whole records that wait before the first hole, and how many wait there."""
+        """Return the whole records that wait before the first hole, and how many wait there, cut or not."""
         sealed: list[Sealed] = []
         count = 0
         for entry in side.waiting:

@@ -59,7 +59,7 @@ def find_record(data: bytes, start: int = 0) -> tuple[int, bool]:
         if end > len(data):
             return place, False
         if is_header(data, end):
-            return place, end == len(data) or len(data) - end > 2
+            return place, end == len(data) or len(data) - end > 2  # type and version of the next one
     return len(data), False
 
 

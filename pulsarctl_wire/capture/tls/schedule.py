@@ -95,7 +95,8 @@ class Opener:
     def open_unproven(self, number: int, body: bytes) -> bytes | None:
         """Return what is in a record of which bytes are missing, so that no tag can prove it.
 
-        Bytes that are wrong in the body are wrong in the result, too. None: the cipher does not allow it.
+        Bytes that are wrong in the body are wrong in the result, too.
+        None: the body is too short, or the suite is one with CCM.
         """
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 

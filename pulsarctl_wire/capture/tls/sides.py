@@ -22,7 +22,7 @@ ENTRY_COST: Final = 512
 class Entry:
     """A record that waits for its turn: for a secret, or for earlier ones of the other direction.
 
-    Without a header it is a hole: records of which not even the number is known.
+    Without a header it is a hole: lost records, and it is not known how many.
     """
 
     __slots__ = (
@@ -40,7 +40,7 @@ class Entry:
         self.packet = packet
         self.is_done = False
         self.data = b""  # what was in it, as far as that is application data
-        self.missing = 0  # bytes lost before that
+        self.missing = 0  # bytes lost before that; of a hole: its size
         self.holes: list[tuple[int, int]] = []  # where bytes of the body are missing
         self.more: list[tuple[int, bytes]] = []  # missing and data of the parts after holes in the record
         self.size = len(body) + ENTRY_COST  # in memory
