@@ -374,7 +374,7 @@ def charge_values(budget: Budget, value_budget: ValueBudget) -> None:
 
 
 def notes_of(frame: Frame, record: Record | None = None) -> Sequence[str]:
-    """Return the notes of a frame's `record`, except those about the contents of its entry."""
+    """Return all notes of a frame's `record` if `_has_more_notes`, otherwise `Frame.notes`."""
     return (record or _recorder.frame(frame))["notes"] if _has_more_notes(frame) else frame.notes
 
 
@@ -390,7 +390,7 @@ _REQUIRED_OF_ENTRY: Final = [field.name for field in MessageMetadata.DESCRIPTOR.
 _HEADS: Final = {
     number: bytes((8, number, number << 3 | SIZED))
     for number in BODIES
-    if number < 16 and number not in WITH_SECRETS
+    if number < 16 and number not in WITH_SECRETS  # below 16 the tag is one byte
 }
 """Type numbers of frequent commands -> their first bytes: the field `type`, and the sub-message's tag."""
 
@@ -400,12 +400,15 @@ def _is_alone(frame: Frame) -> bool:
     raw = frame.raw
     if len(raw) < 12 or raw[8:11] != _HEADS.get(frame.type):
         return False
-    length = raw[11]
+    length = raw[11]  # up to 127 it is one byte
     return length <= 123 and raw[7] == length + 4 and raw[4:7] == b"\0\0\0"
 
 
 def _has_more_notes(frame: Frame) -> bool:
-    """Return whether the frame's record has notes that `Frame.notes` does not have."""
+    """Return whether the frame's record has notes that `Frame.notes` lacks, apart from those on its messages.
+
+    What is nested deeper in the command's own sub-message, or in the metadata, is not searched.
+    """
     base, metadata = frame.base, frame.metadata
     if base is None or frame.partial:
         return False

@@ -20,7 +20,7 @@ Lines = Mapping[int, str]
 MAX_ALIKE: Final = 3
 """How many findings of a rule on a connection are shown to people."""
 
-_MAX_REASON_WIDTH: Final = 48  # cells that are kept for the reasons of all frames
+_MAX_REASON_WIDTH: Final = 48  # cells to which reasons are padded at most, so that frames align
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 

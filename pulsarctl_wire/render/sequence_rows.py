@@ -19,7 +19,7 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 """Stands before the number of frames, and where a connection ends."""
 
 _MAX_TEXT: Final = 300  # characters of a name, of all fields, and of what is wrong
-_MAX_SHORT_FIELD: Final = 24  # characters of a field that follows the others, as it may be cut
+_MAX_SHORT_FIELD: Final = 24  # characters; longer fields follow the others, as they may be cut
 _HIDDEN_FIELDS: Final = ("req=", "auth=", "authoritative=", "max_message_size=")
 _BEGINNING: Final = "begins"
 _END: Final = "ends"
@@ -215,7 +215,7 @@ def beginning_of(event: Event) -> Row:
 
 
 def end_of(ending: EndedConnection) -> Row:
-    """Make the row of a connection's end; without a time if it did not end in the capture."""
+    """Make the row of a connection's end; without a time if it was open when the capture ended."""
     connection = ending.connection
     time_ns = None if ending.end == OPEN else ending.end_ns or ending.last_ns
     to_broker = None if ending.by_broker is None else not ending.by_broker

@@ -81,7 +81,7 @@ class Origin:
 
 
 def clean(text: str) -> str:
-    r"""Escape all characters of `text` that may affect a terminal, as \xNN or \uNNNN."""
+    r"""Escape all characters of `text` that may affect a terminal, as \n, \xNN or \uNNNN."""
     if text.isprintable():
         return text
     if text.isascii():

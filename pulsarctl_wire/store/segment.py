@@ -1,6 +1,6 @@
 """What a segment of a store holds, and its bytes: msgpack.
 
-Apart from rows.py, which is compiled: compiled classes lose the keyword arguments of msgspec's `Struct`.
+It is not in rows.py, which is compiled: compiled classes lose the keyword arguments of msgspec's `Struct`.
 """
 
 from typing import Annotated, Any, Final
@@ -22,7 +22,7 @@ class Special(Struct, array_like=True):
 
 
 class Segment(Struct, array_like=True):
-    """Some hundred consecutive events.
+    """A few hundred consecutive events at most.
 
     connections    of the events: the values of `_CONNECTION` in rows.py
     frames         a row each, as `_pack_frame` in rows.py makes it

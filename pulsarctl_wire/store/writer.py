@@ -31,7 +31,7 @@ FILE_SIZE: Final = 64 * 1024 * 1024
 """Bytes after which another file begins."""
 
 _MAX_EVENTS: Final = 512  # events in a segment
-_MAX_BYTES: Final = 1024 * 1024  # bytes of frames in a segment, or a little more
+_MAX_BYTES: Final = 1024 * 1024  # bytes of events that may wait; beyond that they are written
 _FIRST_EVENTS: Final = 64  # events in the first segment: few, so that there is soon something to look at
 _GROWTH: Final = 1024 * 1024  # frames by which the file of answers grows
 _NUMBER_LIMIT: Final = 2**32  # numbers from here on do not fit in `ANSWER`

@@ -63,8 +63,8 @@ TO_BROKER: Final[dict[int, bool]] = {
 """Type number -> whether it is sent to the broker; types sent both ways are absent."""
 
 
-class Request(NamedTuple):
-    """A request's pairing with its answers: its id's family, the field with the id, the answer types."""
+class Pairing(NamedTuple):
+    """How a request is paired with its answers: its id's family, the field with the id, the answer types."""
 
     family: str
     key: str
@@ -104,8 +104,8 @@ _BY_FAMILY: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] = {
     ("watch tc", "watch_id"): {"WATCH_TC_ASSIGNMENTS": ("WATCH_TC_ASSIGNMENTS_UPDATE",)},
 }
 
-REQUESTS: Final[dict[int, Request]] = {
-    NUMBERS[name]: Request(family, key, frozenset(map(NUMBERS.__getitem__, answers)))
+REQUESTS: Final[dict[int, Pairing]] = {
+    NUMBERS[name]: Pairing(family, key, frozenset(map(NUMBERS.__getitem__, answers)))
     for (family, key), requests in _BY_FAMILY.items()
     for name, answers in requests.items()
 }
@@ -120,14 +120,14 @@ ANSWERED_WITHOUT_ID: Final[dict[int, frozenset[int]]] = {
         "SEND": ("SEND_RECEIPT", "SEND_ERROR"),
     }.items()
 }
-"""Type number of a request without an id -> its answers; state.py and exchanges.py pair them."""
+"""Type number of a request not in `REQUESTS` -> its answers; state.py and exchanges.py pair them."""
 
 ANSWERS: Final[dict[int, list[tuple[str, str]]]] = {}
 """Type number of an answer -> the (family, key field) pairs to try, in order, to find its request."""
 
-for _request in REQUESTS.values():
-    for _answer in _request.answers:
-        _pair = (_request.family, _request.key)
+for _pairing in REQUESTS.values():
+    for _answer in _pairing.answers:
+        _pair = (_pairing.family, _pairing.key)
         if _pair not in ANSWERS.setdefault(_answer, []):
             ANSWERS[_answer].append(_pair)
 

@@ -92,7 +92,7 @@ def names_credentials(field: Field) -> bool:
 
 
 def lacks_body(top: Sequence[Field]) -> bool:
-    """Return whether a BaseCommand has fields, but not the sub-message of its type.
+    """Return whether a BaseCommand has fields besides its type, but not the sub-message of that type.
 
     Then its type, the tag of its sub-message, or both may be damaged.
     """

@@ -88,7 +88,7 @@ def read_seal(metadata: Any) -> Seal:
 def load_private_key(data: bytes) -> "PrivateKey":
     """Read a private key in PEM: PKCS #8, or the formats of `openssl genrsa` and `ecparam`.
 
-    Raises ValueError if it is none, or has a passphrase.
+    Raises ValueError if it is not an RSA or EC key, or has a passphrase.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

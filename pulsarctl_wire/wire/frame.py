@@ -94,14 +94,14 @@ class Frame:
     time_ns       when its last captured byte was captured, ns since the epoch; None if unknown
     start_ns      when its first captured byte was captured
     packet        number (from 1) of the packet that completed it; 0 where there are no packets
-    packets       numbers of all packets that hold a part of it
+    packets       numbers of all packets that hold a part of it; empty if `packet` holds it all
     reported      if it waited for other bytes: when it was reported (ns since the epoch), and its place among
                   what was reported together, from 1; otherwise None
     connection    the `Connection` it was sent on
     to_broker     True from client to broker
     offset        offset of its first byte in its direction of the connection
     raw           its bytes, length prefix included; fewer than `size` when `partial`
-    partial       its end was not captured
+    partial       its end was not captured, or is not kept as the frame is too large
     type, base    the command's type number and the parsed BaseCommand (-1 and None: the command is cut)
     ids           for a SEND, SEND_RECEIPT, MESSAGE or ACK: the numbers in its command
     checksum      "valid", "invalid", "absent"; None for commands without payload, or if cut

@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMeta
 from pulsarctl_wire.wire.varint import FIXED_32, FIXED_64, SIZED, VARINT, read_signed
 
 _PAYLOAD_SIZE_FIELD: Final = SingleMessageMetadata.DESCRIPTOR.fields_by_name["payload_size"].number
-_MAX_SIZE: Final = 2**31 - 1
+_MAX_SIZE: Final = 2**31 - 1  # of payload_size, which is an int32
 _TOO_MANY: Final = -2  # more messages than are counted
 
 

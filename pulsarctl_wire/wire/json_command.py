@@ -8,7 +8,7 @@
 
 Both kinds of JSON may also have what follows the command, and what should be wrong with the frame:
 
-    metadata, broker_entry_metadata       MessageMetadata, BrokerEntryMetadata; metadata alone is enough
+    metadata, broker_entry_metadata       MessageMetadata, BrokerEntryMetadata; metadata needs no payload
     payload, payload_base64               the entry's payload as on the wire; `payload` is text, or a
                                           record's {"view": …, "value": …} if that has all its bytes
     messages                              instead of a payload: a record's messages, with payloads in the

@@ -211,7 +211,10 @@ def _unpack(frame: Frame, metadata: MessageMetadata, payload: bytes, budget: Bud
 def _split_batch(
     payload: bytes, count: int, ack_set: Any, notes: list[str], budget: Budget | None
 ) -> tuple[list[Message], bool]:
-    """Return the messages of a batch, up to the first that cannot be read, and whether a limit ended them."""
+    """Return the messages of a batch, up to the first that is not read, and whether a limit is why.
+
+    The limits are the budget and `MAX_METADATA`, but not `MAX_MESSAGES`.
+    """
     messages: list[Message] = []
     pos, end, limit = 0, len(payload), min(count, MAX_MESSAGES)
     while pos < end and len(messages) < limit:

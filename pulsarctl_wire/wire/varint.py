@@ -39,7 +39,7 @@ _WIRES: Final = {
     FieldDescriptor.TYPE_BYTES: SIZED,
     FieldDescriptor.TYPE_MESSAGE: SIZED,
 }
-"""Wire types of all field types that are not varints."""
+"""Wire types of the field types in PulsarApi.proto that are not varints."""
 
 
 class Field(NamedTuple):

@@ -2,14 +2,14 @@
 
 In step, a frame is accepted by its sizes and its command. Out of step it must be unmistakable: a known
 command with its sub-message and all required fields, without unknown fields, sent in the right direction;
-no bytes after a command without payload; and after SEND and MESSAGE an entry whose CRC32-C is
-valid (or, without checksum, whose metadata is complete).
+no bytes after a command without payload; and after SEND and MESSAGE an entry whose metadata is complete
+and whose CRC32-C, if it has one, is valid.
 
 One valid frame ends the search where the bytes resume, or where the damaged frame should have ended; that
-place is checked first. Anywhere else two frames in a row are needed, as a payload may contain anything, even
-Pulsar frames. Candidates are checked in order, so a later one never wins while an earlier one is still
-arriving. The effort is bounded: if searches have spent much more than the stream's bytes pay for, only small
-candidates are checked until more bytes have passed.
+place is checked first, and there the CRC32-C may be wrong. Anywhere else two frames in a row are needed, as a
+payload may contain anything, even Pulsar frames. Candidates are checked in order, so a later one never wins
+while an earlier one is still arriving. The effort is bounded: if searches have spent much more than the
+stream's bytes pay for, only small candidates are checked until more bytes have passed.
 """
 
 import re

@@ -7,7 +7,9 @@ from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Offset, UI
 
 
 class StreamState(NamedTuple):
-    """What a stream continues from, as plain data; `limit`, `protocol`, `position`, `spoke` are its own.
+    """What a stream continues from, as plain data.
+
+    `limit`, `protocol`, `position` and `spoke` are the attributes of the stream. The others:
 
     held                       the bytes that are not in an event yet
     need                       how many bytes must be held before anything is done

@@ -53,9 +53,10 @@ class FrameWalk:
         self._stops = _STOP_AT_ALL if is_on else self._wanted_stops
 
     def walk(self, data: bytes, pos: int) -> int:
-        """Walk over `data` from `pos` (where the last walk stopped). Returns the offset where it stops.
+        """Walk over `data` from `pos`: where the last walk stopped, or after the wanted frame there.
 
-        If that is not the end of `data`, a wanted frame, or a frame with an incomplete header, begins there.
+        Returns the offset where it stops. If that is not the end of `data`, a wanted frame, a frame with an
+        incomplete header, or what may be a PROXY header begins there.
         """
         end = len(data)
         if self.lost:

@@ -72,9 +72,9 @@ class EndedConnection(NamedTuple):
     first, `REUSED` if a new connection used its addresses, `DROPPED` if too many connections were open.
     """
     by_broker: bool | None
-    """Whether the broker sent the first FIN or RST; None if neither side sent one."""
+    """Whether the broker sent the first FIN or RST; None if neither side sent one, or if `UNANSWERED`."""
     end_ns: int | None
-    """When the first FIN or RST was captured."""
+    """When the first FIN or RST was captured; None if `by_broker` is None."""
     both: bool
     """Both sides closed it, or one side reset it."""
     protocol: str | None

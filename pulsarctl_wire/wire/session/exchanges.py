@@ -130,7 +130,7 @@ class ProducerLedger:
         return send
 
     def find_lowest(self, sequence: int) -> int:
-        """Return the lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
+        """Return the lowest sequence id of the batch whose highest is `sequence`; `sequence` if none."""
         if sequence and sequence not in self.pending:
             for lowest, send in islice(reversed(self.pending.items()), _MAX_SEARCHED):
                 first = send[0] if isinstance(send, deque) else send
@@ -203,7 +203,7 @@ class ExchangeState(TopicState):
         self.producers: dict[int, ProducerLedger] = {}
         """By producer id. Producers whose PRODUCER was not seen are added when they send."""
         self._pending = 0  # upper bound of the pending sends of all producers
-        self._lossy = True  # bytes may have been missed; False from CONNECT on, until a gap
+        self._lossy = True  # bytes may have been missed; False from CONNECT on, until `_lose`
 
     def _lose(self) -> None:
         super()._lose()

@@ -97,8 +97,8 @@ class Schemas(MessageStore):
 class Unanswered(NamedTuple):
     """A SEND whose producer or connection ended before it was answered. The client may send it again.
 
-    `number` and `time_ns` (None if unknown) are those of its frame. `is_sure` is False if bytes were missed
-    after it: then its answer may have been missed.
+    `number` and `time_ns` (None if unknown) are those of the first frame in which it was sent. `is_sure` is
+    False if bytes were missed after the last one: then its answer may have been missed.
     """
 
     number: int

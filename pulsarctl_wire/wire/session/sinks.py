@@ -41,7 +41,7 @@ class Sink:
         """Handle a hole of `size` bytes that were not seen: `frames` frames, or parts of them."""
 
     def events(self, events: list[Event]) -> None:
-        """Handle frames, malformed stretches and gaps (one or more) that a connection's state has tracked."""
+        """Handle events of a connection (one or more), which its state has tracked."""
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Handle the end of a connection. Its last events were reported before."""

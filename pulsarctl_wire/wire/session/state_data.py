@@ -84,8 +84,8 @@ class Known(NamedTuple):
 
     `producers`, `consumers` and `sends` are by id, `asked` by family and id, `pings` with their direction.
     `in_use` has the numbers of the frames that opened the producers and consumers whose ids are in use.
-    `chunks` are incomplete chunked messages (see `ChunkJoiner.incomplete`). `lossy`: bytes were missed since
-    the beginning; None if the part did not change that. `broker` is the connection's.
+    `chunks` are incomplete chunked messages (see `ChunkJoiner.incomplete`). `lossy`: bytes may have
+    been missed since the beginning; None if the part did not change that. `broker` is the connection's.
     """
 
     producers: dict[UInt64, str]
