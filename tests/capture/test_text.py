@@ -17,7 +17,7 @@ from pulsarctl_wire.capture import Decoder, Source, read_frames
 from pulsarctl_wire.capture.text import forms, log_connections, number_rows, syscalls
 from pulsarctl_wire.capture.text import netty as text_netty
 from pulsarctl_wire.capture.text.forms import FORMS
-from pulsarctl_wire.capture.text.lines import split_lines, unescape
+from pulsarctl_wire.capture.text.lines import Piece, join_pieces, split_lines, unescape
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import command_name
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
@@ -638,6 +638,8 @@ def test_repeats_of_a_whole_text_are_bounded(line: str) -> None:
 def test_escapes_of_json_strings() -> None:
     text = r"b\"\\t\\\\\" \/ \u0041\tb\r\nc\nd\\ne"
     assert list(unescape([(7, text)])) == [(7, r'b"\t\\" / \u0041' + "\tb"), (7, "c"), (7, r"d\ne")]
+    assert list(join_pieces(unescape([(7, "a"), (8, r"b\nc")]))) == [(7, "a"), (8, "b"), (8, "c")]
+    assert list(join_pieces(unescape([(7, Piece(r"a\nb")), (7, "c")]))) == [(7, "a"), (7, "bc")]
 
 
 def test_long_lines_are_not_broken_in_an_escape() -> None:

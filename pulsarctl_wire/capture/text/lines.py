@@ -8,7 +8,10 @@ from typing import Final
 from pulsarctl_wire.errors import CaptureError
 
 Line = tuple[int, str]
-"""The number of a line, from 1, and its text. Pieces of a very long line have the same number."""
+"""The number of a line, from 1, and its text.
+
+Parts of a line have the same number: `Piece`s of a very long one, and those that `unescape` makes.
+"""
 
 MAX_LINE: Final = 32 << 20
 """Maximum characters of a line that is needed as a whole."""
@@ -20,6 +23,12 @@ _CONTROLS: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\v\b\x1b")
 _ESCAPE: Final = re.compile(r"\\(r\\n|[nt\"\\/])")
 _ESCAPED: Final = {"r\\n": "\n", "n": "\n", "t": "\t"}  # others stand for themselves
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class Piece(str):
+    """A piece of a very long line, which goes on in the next text."""
+
+    __slots__ = ()
 
 
 def is_text(head: bytes) -> bool:
@@ -49,7 +58,7 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[Line]:
             number += 1
         *pieces, text = _break_line(text, _LONGEST)
         for piece in pieces:
-            yield number, _clean(piece)
+            yield number, Piece(_clean(piece))
         if not (chunk := next(chunk_iterator, b"")):
             break
         text += decoder.decode(chunk)
@@ -71,7 +80,7 @@ def _break_line(line: str, keep: int) -> Iterator[str]:
         if position > start and line[position] == "\\":  # not in the middle of \\\\
             position = start + len(line[start:position].rstrip("\\"))
         stop = position if position > start else end
-        yield line[start:stop]
+        yield Piece(line[start:stop])
         start = stop
     yield line[start:]
 
@@ -85,8 +94,10 @@ def unescape(lines: Iterable[Line]) -> Iterator[Line]:
         if "\\" not in line:
             yield number, line
             continue
-        for part in _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), line).split("\n"):
+        *parts, last = _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), line).split("\n")
+        for part in parts:
             yield number, part
+        yield number, Piece(last) if isinstance(line, Piece) else last
 
 
 def join_pieces(lines: Iterable[Line]) -> Iterator[Line]:
@@ -95,14 +106,13 @@ def join_pieces(lines: Iterable[Line]) -> Iterator[Line]:
     Raises CaptureError for a line of more than `MAX_LINE` characters.
     """
     number, pieces, size = 0, list[str](), 0
-    for next_number, piece in lines:
-        if next_number != number and pieces:
-            yield number, "".join(pieces)
-            pieces, size = [], 0
-        number = next_number
+    for number, piece in lines:
         pieces.append(piece)
         size += len(piece)
         if size > MAX_LINE:
             raise CaptureError(f"line {number} has more than {MAX_LINE} characters")
+        if not isinstance(piece, Piece):
+            yield number, "".join(pieces)
+            pieces, size = [], 0
     if pieces:
         yield number, "".join(pieces)
