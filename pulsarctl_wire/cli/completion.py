@@ -12,7 +12,7 @@ from typing import Any, Final
 MAX_BYTES_READ: Final = 8 * 1024 * 1024
 """How many bytes of a capture are searched for topics and subscriptions."""
 _TIME_LIMIT: Final = 1.0  # seconds, as the user waits
-_MAX_NAMES: Final = 1_000
+_MAX_NAMES: Final = 1_000  # of events that have a name, in each capture: the same name may come again
 _SAFE: Final = re.compile(r"[\w./:@%+~-]+", re.ASCII)
 """Names that are offered: without special characters, as the shell puts them on a command line."""
 

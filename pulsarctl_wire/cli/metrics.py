@@ -274,7 +274,7 @@ def _histogram(name: str, text: str, label: str, times: dict[str, Times]) -> Met
 
 
 class FollowCollector(_LateCollector):
-    """Makes metrics from `status` at each scrape, which also looks into the directory."""
+    """Makes metrics from `status` at each scrape, and looks into the directory for files that wait."""
 
     def __init__(self, status: Status) -> None:
         self._status = status

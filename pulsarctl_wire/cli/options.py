@@ -101,7 +101,8 @@ def parse_conf(conf: list[str]) -> dict[str, str]:
 def parse_time(text: str, alternatives: str = "") -> int:
     """Return a time in ns since the epoch. `text` is ISO 8601, seconds since 1970, or an age: -10m or 10m.
 
-    Raises SettingsError, whose text names `alternatives`: what else the option takes.
+    A time without a zone is UTC. Raises SettingsError, whose text names `alternatives`: what else the option
+    takes.
     """
     age = re.fullmatch(r"-?(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
     if age:
@@ -223,7 +224,7 @@ class RowOptions:
     host: str | None = option(
         "--host NAME",
         "The host that captured; or where it is in the paths of files: 'captures/{host}/*'.",
-        show_default="of host=NAME/",
+        show_default="the NAME of a directory host=NAME",
     )
     detail: Literal["frames", "messages", "exchanges", "connections"] = option(
         "--detail WHAT",
@@ -248,7 +249,7 @@ class RowOptions:
     keep_duplicates: bool = KEEP_DUPLICATES()
 
     def check_host(self, files: Iterable[str]) -> None:
-        """Warn if --host is a pattern that matches the path of none of `files`."""
+        """Warn if neither --host nor a directory `host=NAME` tells the host of any of `files`."""
         from pulsarctl_wire.capture.hosts import host_of
 
         if self.host is not None and not any(host_of(path, self.host) for path in files):

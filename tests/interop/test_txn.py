@@ -208,7 +208,7 @@ def test_a_conflict_aborts_it(pwire: Pwire, broker: Broker, topic: str) -> None:
             await transaction.add_subscription([topic], "seen")
             ledger, entry = map(int, where.split(":"))
             message_id = [{"ledgerId": ledger, "entryId": entry}]
-            fields = {"txnid_most_bits": transaction.ids[0], "txnid_least_bits": transaction.ids[1]}
+            fields = {"txnid_most_bits": transaction.txn_id[0], "txnid_least_bits": transaction.txn_id[1]}
             await consumer.ask("ACK", ack_type=0, message_id=message_id, **fields)
             await feed.close()
             await transaction.end(commit=True)

@@ -316,7 +316,7 @@ async def test_messages_that_are_not_acknowledged(monkeypatch: pytest.MonkeyPatc
 @awaited
 async def test_batches_that_are_partly_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those known longest nothing is known any more: they come again whole."""
-    monkeypatch.setattr(receive_queue, "PARTLY", 2)
+    monkeypatch.setattr(receive_queue, "MAX_PARTLY_ACKED", 2)
     batch = (b"\0\0\0\2" + b"\x18\0") * 2
     entries = [entry(each, batch, num_messages_in_batch=2) for each in range(3)]
     async with ScriptedBroker() as broker, broker.client() as client:
@@ -421,6 +421,19 @@ async def test_partitions_that_are_consumed(monkeypatch: pytest.MonkeyPatch) -> 
             async with subscribed(client):
                 pass
         assert not broker.seen("SUBSCRIBE")
+
+
+@awaited
+async def test_topics_that_are_consumed_without_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them counts as one."""
+    monkeypatch.setattr(subscription_module, "MAX_TOPICS", 2)
+    names = [f"persistent://public/default/{each}" for each in "abc"]
+    async with ScriptedBroker() as broker, broker.client() as client:
+        subscription = Subscription(client, names, ConsumerOptions("s"))
+        with pytest.raises(Unreachable, match="default/c: more than 2 topics and partitions"):
+            await subscription.open()
+        assert [body.topic for body in broker.bodies("SUBSCRIBE")] == names[:2]
+        await subscription.close()
 
 
 @awaited

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, Unreachable
+from pulsarctl_wire.net.session import client as client_module
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandLookupTopicResponse, ServerError
 
 REDIRECT: dict[str, Any] = {"response": CommandLookupTopicResponse.Redirect}
@@ -62,6 +64,31 @@ async def test_lookup_redirect_loop() -> None:
             await client.retry(lambda: client.lookup(TOPIC), "lookup")
         said = [body.authoritative for body in broker.bodies("LOOKUP")]
         assert said == [False] + [True] * 20
+
+
+@pytest.mark.parametrize("opened_before", [False, True])
+@awaited
+async def test_pauses_that_are_announced(monkeypatch: pytest.MonkeyPatch, opened_before: bool) -> None:
+    """A warning names the pause that follows it, also where a pause comes before the first attempt."""
+    slept: list[float] = []
+    said: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def attempt() -> None:
+        if len(said) < 3:
+            raise LinkClosed("lost")
+
+    async with ScriptedBroker() as broker, broker.client(timeout=600.0) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(client_module, "asyncio", SimpleNamespace(sleep=sleep))
+            patch.setattr(client_module, "random", SimpleNamespace(uniform=lambda low, high: high))
+            patch.setattr(client, "warn", said.append)
+            await client.retry(attempt, "it", opened_before=opened_before, pause=20.0)
+    pauses = slept[1:] if opened_before else slept
+    assert pauses == ([40.0, 60.0, 60.0] if opened_before else [20.0, 40.0, 60.0])
+    assert said == [f"it: lost; retrying in {pause:g} s" for pause in pauses]
 
 
 @awaited

@@ -100,7 +100,7 @@ def test_what_a_key_opens_is_consumed(action: str) -> None:
     consumer, delivery = deliver("rsa", keys=RINGS["rsa"], crypto_failure=action)
     assert consumer.queue.open_entry(delivery)
     assert [message.payload for message in delivery.messages] == [b"secret"]
-    assert delivery.opened is not None
+    assert delivery.decryption is not None
 
 
 @pytest.mark.parametrize("keys", [None, RINGS["ec"]])
@@ -126,4 +126,4 @@ def test_what_no_key_opens_is_consumed_as_it_is() -> None:
     consumer, delivery = deliver("rsa", keys=RINGS["ec"], crypto_failure="consume")
     assert consumer.queue.open_entry(delivery)
     assert [message.payload for message in delivery.messages] == [delivery.frame.payload]
-    assert delivery.opened is None
+    assert delivery.decryption is None

@@ -280,7 +280,10 @@ async def _serve(run: _Run, faults: Faults | None, watched_ring: WatchedRing | N
 
 
 async def _control(cluster: Running, control: str | None) -> Any:
-    """Open the socket for `ctl`; returns None if `control` is empty. Raises SettingsError."""
+    """Open the socket for `ctl` at `control` (None: where `ctl` looks); returns None if it is "".
+
+    Raises SettingsError.
+    """
     if control == "":
         return None
     from pulsarctl_wire.broker.shell.control import answer

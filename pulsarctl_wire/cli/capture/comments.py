@@ -16,7 +16,7 @@ from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 
 _MAX_WIDTH: Final = 500  # cells of a comment
-_MAX_SOURCES: Final = 8
+_MAX_SOURCES: Final = 8  # that are named
 
 
 class Commenter:

@@ -330,7 +330,7 @@ class DecodeJob:
             self.summary.finish(decoder, self.budget.unopened)
 
     def _gather(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
-        """Join batches of events to larger ones where output may be delayed."""
+        """Join batches of events into larger ones where output may be delayed."""
         min_size = _BATCH_SIZE if self.options.count is None and self._may_delay_output() else 1
         batch: list[Event] = []
         for events in batches:

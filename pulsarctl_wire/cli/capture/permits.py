@@ -42,7 +42,9 @@ class PermitsOptions:
     )
     output: Literal["table", "plot", "json", "html"] = OUTPUT(default="table")
     html: str | None = option("--html FILE", "Write the page to this file.")
-    every: float = option("--every SECONDS", "Add up what happens in this time.", default=0.0, min=0.0)
+    every: float = option(
+        "--every SECONDS", "Width of a row: what happens in this time is added up.", default=0.0, min=0.0
+    )
     rows: int | None = option(
         "--rows N",
         "Most rows of a consumer; neighbours are added up to fit.",

@@ -35,7 +35,9 @@ class SanitizeOptions:
         autocompletion=completion.kept_kinds,
     )
     map: str | None = option(
-        "--map FILE", "Write what was replaced by what, as JSON lines. Whoever has it can undo everything."
+        "--map FILE",
+        "Write what was replaced by what, without payloads and credentials, as JSON lines. Whoever has it "
+        "can undo that.",
     )
     seed: str | None = option(
         "--seed TEXT", "Replace in the same way as other runs with this seed; keep it secret."
@@ -155,7 +157,7 @@ class _Job:
         return sources.code
 
     def _note(self, kind: Kind, text: bytes, replacement: bytes) -> None:
-        """Note what replaces a text."""
+        """Note what replaces a text; payloads and credentials are not written to the map."""
         if not self.originals.add(kind, text, replacement):
             return
         self.replaced += 1
@@ -209,7 +211,7 @@ class _Job:
             text = "not kept, as they have keys or properties (--keep keys,properties)"
             console.warn(f"{count_of(payloads.unkept, 'compressed batch', 'compressed batches')}: {text}")
         if options.map is not None:
-            console.warn(f"{options.map} is secret: whoever has it can undo everything")
+            console.warn(f"{options.map} is secret: whoever has it can undo what is in it")
 
     def _check(self, originals: Originals) -> int:
         """Search the output for what was replaced; returns the exit code."""

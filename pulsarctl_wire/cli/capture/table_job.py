@@ -42,7 +42,7 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 
 class TableJob:
-    """One run. If it fails, it leaves no files behind."""
+    """One run. If it fails, it leaves no unfinished files behind."""
 
     def __init__(self, options: TableOptions, out: str, stack: ExitStack) -> None:
         self._options = options

@@ -44,7 +44,7 @@ def check_broker(options: BrokerOptions) -> int:
         return list_cases(choose(patterns, options.choice.level, CASES), options.report.output)
     if options.url is None:
         console.fail("conform broker: name the broker, as in pulsar://localhost:6650")
-    parse_url(options.url)
+    parse_url(options.url)  # refuses the URL of a web service
     cases = choose(options.cases, options.choice.level, CASES)
     settings = make_settings(
         gather({**options.auth.collect_flags(), "url": options.url}, os.environ, options.auth.conf)

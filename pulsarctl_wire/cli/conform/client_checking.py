@@ -27,6 +27,7 @@ from pulsarctl_wire.wire.session.sinks import Follower, Sink
 _JOBS: Final = 4
 """Cases that run at once, by default: each starts a process."""
 _PLACEHOLDERS: Final = ("{url}", "{topic}", "{count}")
+"""What a command must have; {timeout} and {keepalive} are optional."""
 
 Commands = dict[str, list[str]]
 """Modes (produce, consume) -> the words of the command that starts the client."""

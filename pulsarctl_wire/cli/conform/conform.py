@@ -33,10 +33,10 @@ def broker(options: BrokerOptions) -> int:
 
 
 def client(options: ClientOptions) -> int:
-    """Check a client, a command: run it against brokers that give it something to react to.
+    """Check a client, which is a command: run it against brokers that give it something to react to.
 
-    After -- comes a command for both: {mode} in it is produce or consume. No shell is used. Each case has
-    brokers and processes of its own. The exit code is 1 if a must has failed.
+    What follows -- is one command for --produce and --consume: {mode} in it becomes produce or consume.
+    No shell is used. Each case has brokers and processes of its own. The exit code is 1 if a must has failed.
     """
     from pulsarctl_wire.cli.conform.client_checking import check_client
 

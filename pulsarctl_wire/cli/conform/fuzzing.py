@@ -30,7 +30,7 @@ EXIT_FINDINGS: Final = 1
 
 def run_fuzzer(options: FuzzOptions) -> int:
     """Fuzz a broker until the time is up, or until Ctrl-C; returns the exit code."""
-    parse_url(options.url)
+    parse_url(options.url)  # refuses the URL of a web service
     settings = make_settings(
         gather({**options.auth.collect_flags(), "url": options.url}, os.environ, options.auth.conf)
     )

@@ -81,7 +81,7 @@ class ClientOptions:
     )
     produce: str | None = option(
         "--produce COMMAND",
-        "Produces {count} messages to {topic} at {url}, each alone and all at once, waits for their "
+        "Produces {count} messages to {topic} at {url}, without batching and without pauses, waits for their "
         "receipts, and ends with exit code 0 if all were stored.",
         CLIENT,
     )

@@ -87,7 +87,7 @@ class Watcher:
         for seconds, number in ((_EXIT_TIMEOUT, signal.SIGUSR1), (1.0, signal.SIGKILL)):
             if self._ends_within(seconds):
                 break
-            os.kill(self._keeper, number)  # the watcher is blocked in a write
+            os.kill(self._keeper, number)  # at SIGUSR1 it kills the watcher, which is blocked in a write
         code = os.waitstatus_to_exitcode(os.waitpid(self._keeper, 0)[1])
         return code if code >= 0 else console.EXIT_OUTPUT  # killed: some output is missing
 
@@ -121,7 +121,7 @@ class _Keeper:
         while True:
             start = time.monotonic()
             code, reason = self._start(Start(reason, delay, since_ns, self._announce_start))
-            if not reason:
+            if not reason:  # it ended as it should; after an earlier failure some output is missing
                 return console.EXIT_OUTPUT if failures else code
             if self._ring.is_ending or os.getppid() != self._proxy or not self._is_ready[0]:
                 console.warn(f"the watcher died ({reason})")

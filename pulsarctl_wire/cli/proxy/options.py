@@ -216,7 +216,10 @@ class FaultOptions:
 
 
 def make_test(fault: Fault) -> Callable[[Any], bool] | None:
-    """Return the test for a fault's topics and filter, which work as in decode. Raises FilterError."""
+    """Return the test for a fault's topics and filter, which work as in decode; None if it has neither.
+
+    Raises FilterError.
+    """
     from pulsarctl_wire.cli.capture import select
 
     tests = select.tests(SelectOptions(topics=list(fault.topic)))

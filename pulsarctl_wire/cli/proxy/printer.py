@@ -27,7 +27,7 @@ MAX_BUFFERED_BYTES: Final = 4 * 1024 * 1024
 
 
 class Printer:
-    """Writes to a file descriptor. No more than `room` bytes wait, unless they were put at once.
+    """Writes to a file descriptor. No more than `room` bytes wait, unless a single `put` had more.
 
     After a failed write (a closed pipe, a full disk), `error` is set.
     """

@@ -38,7 +38,7 @@ _SILENCE: Final = 1.0
 def parse_start(text: str) -> tuple[Position | None, int | None]:
     """Parse `read --from`: gives a position, or a time in ns since the epoch. Ids look as printed.
 
-    Raises SettingsError for anything else, and for values out of range.
+    The partition in an id is ignored. Raises SettingsError for anything else, and for values out of range.
     """
     if text.lower() in ("earliest", "latest"):
         return (EARLIEST if text.lower() == "earliest" else LATEST), None
@@ -203,7 +203,7 @@ class ConsumeRun:
         try:
             await self._consume(delivery)
         except MemoryError:
-            delivery.consumer.skip(delivery, "too little memory to show it")
+            delivery.consumer.report_unopened(delivery, "too little memory to show it")
             self._finish_delivery(delivery)
         return True
 

@@ -14,7 +14,7 @@ LONGEST: Final = 64 * 1024 * 1024
 
 
 async def read_lines(path: str, until: asyncio.Future[Any] | None = None) -> AsyncIterator[list[bytes]]:
-    """Yield lines of the file `path` ("-" is stdin) without line ends, as many at a time as are available.
+    """Yield lines of the file `path` ("-" is stdin) without line feeds, as many at a time as are available.
 
     Stops early if `until` is done before more lines come. A file that cannot be read, or a line longer
     than `LONGEST`, ends the command.

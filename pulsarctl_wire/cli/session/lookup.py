@@ -28,7 +28,7 @@ TOPIC: Final = partial(argument, "TOPIC", "orders, tenant/namespace/orders or pe
 NAMESPACE: Final = partial(
     argument, "NAMESPACE", "tenant/namespace", default="public/default", show_default=True
 )
-REGEX: Final = partial(option, "--regex PATTERN", "Only topics that match by tenant/namespace/topic.")
+REGEX: Final = partial(option, "--regex PATTERN", "Only topics whose tenant/namespace/topic matches.")
 
 
 def say(record: dict[str, Any], text: str, output: Output) -> None:

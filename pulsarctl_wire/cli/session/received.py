@@ -77,8 +77,8 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
         record["index"], record["broker_time"] = broker_entry.index, broker_entry.broker_timestamp
     if entry.encryption_keys:
         record["encrypted"] = [as_text(key.key) for key in entry.encryption_keys]
-    if delivery.opened is not None:
-        record["decrypted"] = delivery.opened._asdict()
+    if delivery.decryption is not None:
+        record["decrypted"] = delivery.decryption._asdict()
     for note in walker.problems:
         delivery.consumer.note(delivery.id, note)
     record |= _payload_values(delivery, message, schema, payload)
@@ -88,7 +88,7 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
 def _payload_values(
     delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes
 ) -> Record:
-    if delivery.metadata.encryption_keys and delivery.opened is None:
+    if delivery.metadata.encryption_keys and delivery.decryption is None:
         return {"view": "encrypted", "payload_base64": as_base64(payload)}
     if message.metadata.null_value:
         return {"view": "null", "payload": None}
@@ -179,7 +179,7 @@ def _json(record: Record) -> bytes:
 
 
 def _text(record: Record) -> bytes:
-    """Return the payload of a record as text: JSON if the value is not a string."""
+    """Return the payload of a record as text: base64 if it is binary, JSON if it is another value."""
     payload = record.get("payload")
     if isinstance(payload, str):
         return payload.encode("utf-8", "surrogatepass")

@@ -130,7 +130,10 @@ class Talk(Sink):
         self._received[command] -= 1
 
     async def settle(self, idle: float, since: float) -> None:
-        """Wait until everything is answered, or nothing has come for `idle` seconds after `since`."""
+        """Wait until everything is answered, or nothing has come for `idle` seconds.
+
+        These seconds are counted from `since` at the earliest (monotonic clock).
+        """
         while self._unfinished or self._unanswerable or self._unanswered:
             if not await self._wait_for_news(max(since, self._received_at) + idle):
                 return

@@ -103,7 +103,7 @@ async def txn(session: Session, options: TxnOptions) -> None:
         ids = _ids(options.end)
         async with session.make_client() as client:
             transaction = Transaction(await _connect(client, ids[0], report), ids)
-            report.ids = ids
+            report.txn_id = ids
             await _settle(transaction, options.commit, report)
         return
     sources = options.list_sources()
@@ -113,7 +113,7 @@ async def txn(session: Session, options: TxnOptions) -> None:
     texts = [text async for batch in batches for text in batch]
     async with session.make_client() as client:
         transaction = await Transaction.open(await _connect(client, options.coordinator or 0, report), ttl)
-        report.ids = transaction.ids
+        report.txn_id = transaction.txn_id
         report.step("opened", f"opened {transaction} for {ttl:g} s", timeout_s=ttl)
         work = _Work(client, transaction, report, time.monotonic() + ttl)
         try:
@@ -121,7 +121,7 @@ async def txn(session: Session, options: TxnOptions) -> None:
             for source in sources:
                 await work.acknowledge(source, options.type_)
             if options.leave_open:
-                command = "pwire txn --end {}:{} --commit".format(*transaction.ids)
+                command = "pwire txn --end {}:{} --commit".format(*transaction.txn_id)
                 report.show("left_open", f"left open {transaction}; to end it: {command}")
             else:
                 await _settle(transaction, not options.abort, report)
@@ -225,7 +225,7 @@ class _Work:
 
         if not topics or not texts:
             return
-        options = ProducerOptions(batch_count=1, txn=self._transaction.ids)
+        options = ProducerOptions(batch_count=1, txn=self._transaction.txn_id)
         producers: list[list[Producer]] = []
         for topic in topics:
             count = min(await self._client.count_partitions(topic), len(texts))
@@ -329,10 +329,10 @@ def _describe_shortage(source: Source, count: int, reason: str) -> str:
 
 
 class Report:
-    """Prints the steps of a transaction, and how long each took. `ids` is its id, once known."""
+    """Prints the steps of a transaction, and how long each took. `txn_id` is its id, once known."""
 
     def __init__(self, output: Output) -> None:
-        self.ids: tuple[int, int] | None = None
+        self.txn_id: tuple[int, int] | None = None
         self._output = output
         self._since = 0
         self.restart()
@@ -349,8 +349,8 @@ class Report:
     def show(self, step: str, text: str, latency_ns: int | None = None, **fields: Any) -> None:
         """Print a step, with the time it took if given."""
         record: dict[str, Any] = {"step": step}
-        if self.ids is not None:
-            record |= {"txnid_most_bits": self.ids[0], "txnid_least_bits": self.ids[1]}
+        if self.txn_id is not None:
+            record |= {"txnid_most_bits": self.txn_id[0], "txnid_least_bits": self.txn_id[1]}
         record |= fields
         if latency_ns is not None:
             record["latency_ns"] = latency_ns

@@ -1,7 +1,7 @@
 """Batches the acknowledgements of one consumer, tracks their confirmation, and resends them. Pure.
 
-A batch is sent `PAUSE` after its first id or when it has `COUNT` ids, with a request id. If the link is lost
-before a batch is confirmed, the batch is sent again once the consumer has subscribed again.
+A batch is sent `PAUSE` after its first id or when it has `MAX_ACK_IDS` ids, with a request id. If the link is
+lost before a batch is confirmed, the batch is sent again once the consumer has subscribed again.
 """
 
 from collections import deque
@@ -13,8 +13,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 
 PAUSE: Final = 100_000_000
 """Nanoseconds that acknowledgements are batched for, as in Pulsar's clients."""
-COUNT: Final = 1_000
-"""Ids in one ACK; a batch with this many is sent at once."""
+MAX_ACK_IDS: Final = 1_000
+"""Maximum number of ids in one ACK; a batch with this many is sent at once."""
 MAX_UNCONFIRMED: Final = 100_000
 """Maximum number of unconfirmed ids; each ACK counts as ten more. Beyond it the oldest ACKs are given up."""
 _ACK_COST: Final = 10  # in ids
@@ -72,15 +72,18 @@ class Acks:
     def add(self, ids: Ids, now: Now) -> None:
         """Add these ids to the current batch."""
         self._waiting += ids
-        if len(self._waiting) >= COUNT:
+        if len(self._waiting) >= MAX_ACK_IDS:
             self.send_waiting()
         elif self.wake_at is None:
             self.wake_at = now.ticks + PAUSE
 
     def send_waiting(self) -> None:
-        """Send the current batch if the broker accepts it; otherwise a full one is kept for later."""
+        """Send the current batch if the broker accepts it.
+
+        Otherwise a full one moves to the backlog; a smaller one stays, and grows.
+        """
         self.wake_at = None
-        if self._waiting and (self.ready or len(self._waiting) >= COUNT):
+        if self._waiting and (self.ready or len(self._waiting) >= MAX_ACK_IDS):
             ids, self._waiting = self._waiting, []
             self.send(ids)
 
@@ -98,7 +101,10 @@ class Acks:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Forget the oldest unconfirmed ACK: it is not sent again if the link is lost."""
+        """Forget the oldest ACK in the backlog, which is then never sent (again).
+
+        If the backlog is empty, forget the oldest one sent: it is not sent again if the link is lost.
+        """
         if self._backlog:
             request = self._backlog.popleft()
         else:

@@ -65,7 +65,7 @@ LONGEST_PAUSE: Final = 60.0
 """Maximum seconds between two attempts."""
 
 AT_ONCE: Final = 16
-"""Maximum number of concurrent requests of one kind."""
+"""Number of items that `run_each` works on concurrently."""
 
 _ANY_TOPIC: Final = "persistent://public/default/any"
 """A topic that is looked up to find any broker; that does not create it."""
@@ -96,7 +96,8 @@ async def run_each(items: Iterable[_Each], work: Callable[[_Each], Awaitable[_T]
 class Broker:
     """A broker: the `address` to dial; if a Pulsar proxy is there, `proxy_to` is the broker behind it.
 
-    `source` says who named the broker, for error messages; it is "" for the service URL.
+    `source` says who named the broker, for error messages. It is "" if nobody else named `address`: for the
+    service URL, and where a proxy, or a broker that says it is one, answered the lookup.
     """
 
     address: Address
@@ -330,8 +331,9 @@ class Client:
     ) -> _T:
         """Return `attempt()`, retried after failures that may be temporary; warnings name it `subject`.
 
-        `opened_before`: it worked once, so it is retried forever, unless `Settings.reconnect` is off.
-        `pause` is the first pause, in seconds. Raises the last SessionError or SettingsError.
+        `opened_before`: it worked once, so it is retried forever, and a pause comes before the first attempt,
+        too. If `Settings.reconnect` is off, only what the broker refused is retried. `pause` is the first
+        pause, in seconds. Raises the last SessionError or SettingsError.
         """
         deadline = None if opened_before else time.monotonic() + self.settings.timeout
         while True:
@@ -344,7 +346,9 @@ class Client:
                     raise
                 if deadline is not None and time.monotonic() + pause > deadline:
                     raise
-                self.warn(f"{subject}: {error}; retrying in {pause:g} s")
+                # `opened_before`: the next pause comes before the next attempt, when it is doubled already
+                next_pause = min(2 * pause, LONGEST_PAUSE) if opened_before else pause
+                self.warn(f"{subject}: {error}; retrying in {next_pause:g} s")
             if not opened_before:
                 await asyncio.sleep(pause * random.uniform(0.9, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -32,9 +32,9 @@ def make_reader_name() -> str:
 class Consumer(Endpoint):
     """Consumes one topic that is not partitioned, or one partition. Deliveries go to `inbox`.
 
-    `on_change` is called after a delivery, and when an attribute of `queue` has changed. Attributes in
-    addition to Endpoint's: the `queue` that receives, its `options` and `counts`, the `partition`, and the
-    `budget` that limits how much is decompressed and shown.
+    `on_change` is called after a delivery, when an attribute of `queue` has changed, and at the end of the
+    consumer by an error. Attributes in addition to Endpoint's: the `queue` that receives, its `options` and
+    `counts`, the `partition`, and the `budget` that limits how much is decompressed and shown.
     """
 
     KIND = "consumer"
@@ -108,9 +108,9 @@ class Consumer(Endpoint):
         self.queue.release_permits(delivery, now())
         self.sync()
 
-    def skip(self, delivery: Delivery["Consumer"], reason: str) -> None:
-        """Warn about and count an entry that could not be shown completely. It is never acknowledged."""
-        self.queue.skip(delivery, reason)
+    def report_unopened(self, delivery: Delivery["Consumer"], reason: str) -> None:
+        """Warn about and count an entry that was not shown completely; see `ReceiveQueue`."""
+        self.queue.report_unopened(delivery, reason)
         self.sync()
 
     def note(self, entry_id: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
@@ -119,7 +119,7 @@ class Consumer(Endpoint):
         self.sync()
 
     def ack(self, delivery: Delivery["Consumer"], message: Message | None = None) -> None:
-        """Acknowledge one message of a delivery, or the whole delivery."""
+        """Acknowledge `message`, or all opened messages of the delivery if it is None."""
         self.queue.ack(delivery, message, now())
         self.sync()
 

@@ -24,7 +24,7 @@ LIFE: Final = 4 * 3600 * 1_000_000_000
 """For how many ns a data key is used, as in the Java client."""
 
 _DATA_KEY_SIZE: Final = 32
-_MIN_RSA: Final = 1024
+_MIN_RSA: Final = 1024  # bits
 
 
 class Recipient(NamedTuple):
@@ -68,6 +68,7 @@ class Encryptor:
         self._recipients = recipients
         self._used_since: int | None = None
         self._renew()
+        # 2 and 4: at most so many bytes for the tag and length of a field of the metadata
         self.overhead = TAG_SIZE + 2 + NONCE_SIZE + sum(4 + keys.ByteSize() for keys in self._keys)
 
     def _renew(self) -> None:

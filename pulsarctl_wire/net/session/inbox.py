@@ -48,17 +48,17 @@ class Delivery(Generic[R]):
     """An entry that was delivered: its `frame`, `metadata` and, once opened, the `messages` to be consumed.
 
     `id` is (ledger, entry); for a chunked message it is the last chunk's, and `ids` has those of all chunks.
-    `size` is the number of permits it used, `weight` the bytes of memory it takes while it waits. `left` has
-    a bit for each message (by batch index) that is not acknowledged yet. `opened` says how it was decrypted,
-    `redelivered` is the broker's redelivery count, and `refused` says whether `nack` was called.
+    `permits` is how many it used, `weight` the bytes of memory it takes while it waits. `left` has a bit for
+    each message (by batch index) that is not acknowledged yet. `decryption` says how it was decrypted; None:
+    it was not. `redelivered` is the broker's redelivery count, and `refused` says whether `nack` was called.
     """
 
     __slots__ = (
-        *("consumer", "frame", "generation", "id", "ids", "left", "messages", "metadata", "redelivered"),
-        *("opened", "refused", "size", "weight"),
+        *("consumer", "decryption", "frame", "generation", "id", "ids", "left", "messages", "metadata"),
+        *("permits", "redelivered", "refused", "weight"),
     )
 
-    def __init__(self, consumer: R, frame: Frame, ids: list[tuple[int, int]], size: int) -> None:
+    def __init__(self, consumer: R, frame: Frame, ids: list[tuple[int, int]], permits: int) -> None:
         assert frame.metadata is not None  # without it the frame is reported as corrupt
         self.consumer = consumer
         self.frame = frame
@@ -68,9 +68,9 @@ class Delivery(Generic[R]):
         self.id = ids[-1]
         self.generation = consumer.generation
         self.redelivered: int = frame.body.redelivery_count
-        self.size = size
+        self.permits = permits
         self.weight = _COST + _PARSED * frame.payload_at + len(frame.raw) + len(frame.joined or b"")
-        self.opened: Opened | None = None
+        self.decryption: Opened | None = None
         self.refused = False
         self.left = 0
 
@@ -116,7 +116,11 @@ class Inbox(Generic[R]):
         return True
 
     def next(self) -> Delivery[R] | None:
-        """Return the next current delivery, opened, or None; an empty inbox resumes its consumers."""
+        """Return the next current delivery, opened; None if there is none.
+
+        An empty inbox resumes the consumers whose deliveries it had no room for. Raises DecryptionError as
+        `ReceiveQueue.open_entry` does.
+        """
         while self._queue:
             delivery = self._queue.popleft()
             self.bytes -= delivery.weight

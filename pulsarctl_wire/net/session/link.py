@@ -79,7 +79,8 @@ class Link(FrameSocket):
 
         The connection takes its number from `numbers` once it is made. `proxy_to` is the broker ("host:port")
         that a Pulsar proxy must connect us to. Without `handshake` nothing is sent.
-        Raises Unreachable, BrokerError (refused credentials), RequestTimeout.
+        Raises Unreachable, BrokerError (refused credentials), RequestTimeout; LinkClosed if it is lost
+        during the handshake.
         """
         link = cls(settings, address, numbers or count(), tap, warn)
         try:

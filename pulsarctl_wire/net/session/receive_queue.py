@@ -29,7 +29,7 @@ from pulsarctl_wire.wire.session.counts import MAX_PERMITS, permits_used
 REMEMBERED: Final = 65_536
 """Maximum acknowledged entries remembered, to detect duplicates; maximum entries waiting for redelivery."""
 
-PARTLY: Final = 8_192
+MAX_PARTLY_ACKED: Final = 8_192
 """Maximum number of partly acknowledged batches that are remembered."""
 
 _EXPECTED: Final = ROOM // 1000  # assumed bytes of a message before the first one is received
@@ -122,7 +122,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self._nacked: list[tuple[float, tuple[int, int]]] = []  # when to ask for redelivery, id of the entry
         self._outstanding: OrderedDict[tuple[int, int], int] = OrderedDict()  # id -> end of its `ack_timeout`
         self._check_at: int | None = None  # when to check for entries to be redelivered
-        self._last_position: Position | None = None
+        self._last_position: Position | None = None  # of the last message consumed: a reader goes on after it
         self._opened = False
 
     # -- opening
@@ -153,10 +153,10 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             metadata=[{"key": key, "value": value} for key, value in options.properties] or None,
             consumer_epoch=None if options.is_shared else self._epoch,
         )
-        self._renew()
+        self._invalidate_deliveries()
         return command
 
-    def _renew(self) -> None:
+    def _invalidate_deliveries(self) -> None:
         """Invalidate the waiting deliveries, as the broker redelivers everything unacknowledged."""
         self.generation += 1
         self._held = 0
@@ -173,7 +173,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self.acks.on_open()
         self._send_permits(1)
         if self._options.ack_timeout and self._check_at is None:
-            self._request_redeliveries(now)
+            self._check_redeliveries(now)
 
     def suspend(self) -> None:
         """Send nothing for now, as the consumer is not subscribed."""
@@ -189,20 +189,23 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     # -- permits
 
     def release_permits(self, delivery: Delivery[R], now: Now) -> None:
-        """Give the permits of a consumed delivery back to the broker; start its `ack_timeout`."""
+        """Give the permits of a consumed delivery back to the broker; start its `ack_timeout`.
+
+        Also note how far a reader has come.
+        """
         if delivery.is_current:
             self._release(delivery)
             if self._options.ack_timeout and delivery.left and not delivery.refused:
                 for entry_id in delivery.ids:
                     self._outstanding[entry_id] = now.ticks + int(self._options.ack_timeout * 1e9)
                 if len(self._outstanding) > REMEMBERED:
-                    self._request_redeliveries(now)
+                    self._check_redeliveries(now)
         self._last_position = (
             delivery.position(delivery.messages[-1]) if delivery.messages else self._last_position
         )
 
     def _release(self, delivery: Delivery[R]) -> None:
-        self._held -= delivery.size
+        self._held -= delivery.permits
         self._send_permits()
 
     def _send_permits(self, minimum: int = 0) -> None:
@@ -234,8 +237,8 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             self.acks.forget()
 
     def _handle_message(self, frame: Frame, now: Now) -> None:
-        body, size = frame.body, permits_used(frame)
-        self._balance -= size
+        body, permits = frame.body, permits_used(frame)
+        self._balance -= permits
         self._inbox.budget.count_input(len(frame.raw))
         entry_id = (body.message_id.ledgerId, body.message_id.entryId)
         metadata = frame.metadata
@@ -253,15 +256,15 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             frame.topic, frame.subscription = self._topic, self._options.subscription
             ids = self._add_chunk(frame, entry_id) if metadata.num_chunks_from_msg > 1 else [entry_id]
             if ids:
-                self._add_delivery(Delivery(self._consumer, frame, ids, size))
+                self._add_delivery(Delivery(self._consumer, frame, ids, permits))
 
     def _add_delivery(self, delivery: Delivery[R]) -> None:
         """Add a delivery to the inbox; if there is no room, drop it and halt."""
         self._typical_size = max(
-            delivery.weight // max(delivery.size, 1), self._typical_size - self._typical_size // 64
+            delivery.weight // max(delivery.permits, 1), self._typical_size - self._typical_size // 64
         )
         if self._inbox.put(delivery):
-            self._held += delivery.size
+            self._held += delivery.permits
             self._events.append(Changed())
             return
         self.halted = True
@@ -274,9 +277,10 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         )
 
     def _add_chunk(self, frame: Frame, entry_id: tuple[int, int]) -> list[tuple[int, int]]:
-        """Keep a chunk; return the ids of all chunks after a message's last one, else no ids."""
+        """Keep a chunk. If it completes its message, return the ids of all its chunks, else an empty list."""
         metadata = frame.metadata
         assert metadata is not None
+        # the generation, too: chunks from before a redelivery are not joined with those after it
         ids = self._inbox.chunks.add(frame, metadata, self._id << 32 | self.generation, entry_id)
         self._note_all(entry_id, frame.notes)
         if not ids:
@@ -293,24 +297,24 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         entry_id, metadata = delivery.id, delivery.metadata
         entry = open_entry(delivery.frame, self._inbox.budget, self._options.keys)
         if not entry.messages or any(message.payload is None for message in entry.messages):
-            self._held -= delivery.size
+            self._held -= delivery.permits
             text = "; ".join(entry.notes)
             if entry.corrupt or not (entry.messages or entry.is_limited):
                 is_compressed = metadata.compression
                 error = CommandAck.DecompressionError if is_compressed else CommandAck.BatchDeSerializeError
                 self._reject(delivery.ids, error, text)
             else:
-                self.skip(delivery, text)
+                self.report_unopened(delivery, text)
                 self._send_permits()
             return False
         if metadata.encryption_keys and entry.opened is None and self._options.crypto_failure != "consume":
-            self._refuse_encrypted(
+            self._reject_undecryptable(
                 delivery, "; ".join(entry.notes) or "encrypted, and no private key was given"
             )
             return False
-        delivery.opened = entry.opened
+        delivery.decryption = entry.opened
         if entry.is_limited:
-            self.skip(delivery, "; ".join(entry.notes))
+            self.report_unopened(delivery, "; ".join(entry.notes))
         else:
             self._note_all(entry_id, entry.notes)
         messages = self._select_messages(
@@ -328,7 +332,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             self._first_unopened = self._first_unopened or entry_id
         return True
 
-    def _refuse_encrypted(self, delivery: Delivery[R], reason: str) -> None:
+    def _reject_undecryptable(self, delivery: Delivery[R], reason: str) -> None:
         """Acknowledge an entry that no key opens, or raise DecryptionError."""
         if self._options.crypto_failure == "fail":
             ledger, entry = delivery.id
@@ -336,7 +340,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
                 f"{self._topic} {ledger}:{entry}: {reason}; it stays unacknowledged "
                 "(--crypto-failure discard or consume goes on)"
             )
-        self._held -= delivery.size
+        self._held -= delivery.permits
         self._reject(delivery.ids, CommandAck.DecryptionError, reason, "undecryptable")
 
     def _select_messages(self, entry_id: tuple[int, int], messages: list[Message]) -> list[Message]:
@@ -354,8 +358,11 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
                 selected.append(message)
         return selected
 
-    def skip(self, delivery: Delivery[R], reason: str) -> None:
-        """Warn about and count an entry that was not opened or shown completely. It is never acknowledged."""
+    def report_unopened(self, delivery: Delivery[R], reason: str) -> None:
+        """Warn about and count an entry that was not opened or shown completely.
+
+        Cumulative acknowledgements stop before it. The caller must not acknowledge it.
+        """
         self.counts["unopened"] += 1
         self._first_unopened = self._first_unopened or delivery.id
         self.note(delivery.id, f"left unopened and unacknowledged: {reason}", "entries left unopened")
@@ -383,14 +390,14 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     # -- acknowledging
 
     def ack(self, delivery: Delivery[R], message: Message | None, now: Now) -> None:
-        """Acknowledge one message of a delivery, or the whole delivery."""
+        """Acknowledge `message`, or all opened messages of the delivery if it is None."""
         bits = _REST - 1 if message is None else 1 << (message.index or 0)
         delivery.left &= ~bits
         if delivery.left and not self._is_persistent:
             return
         if delivery.left:
             self._remaining_bits[delivery.id] = delivery.left
-            if len(self._remaining_bits) > PARTLY:
+            if len(self._remaining_bits) > MAX_PARTLY_ACKED:
                 self._remaining_bits.popitem(last=False)
             if self._options.batch_index_ack and delivery.left < _REST:
                 size = delivery.metadata.num_messages_in_batch
@@ -403,7 +410,8 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     def ack_cumulatively(self, delivery: Delivery[R], message: Message) -> None:
         """Acknowledge everything up to and including `message`, unless there is an unopened entry before it.
 
-        For Exclusive and Failover only.
+        Without `batch_index_ack`, a batch is acknowledged only with its last message. For Exclusive
+        and Failover only.
         """
         if self._first_unopened is not None and self._first_unopened < delivery.id:
             return
@@ -435,7 +443,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             self._outstanding.pop(entry_id, None)
             self._nacked.append((due, entry_id))
         if self._check_at is None or len(self._nacked) > REMEMBERED:
-            self._request_redeliveries(now)
+            self._check_redeliveries(now)
 
     @property
     def wake_at(self) -> int | None:
@@ -448,10 +456,13 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         if self.acks.wake_at is not None and self.acks.wake_at <= now.ticks:
             self.acks.send_waiting()
         if self._check_at is not None and self._check_at <= now.ticks:
-            self._request_redeliveries(now)
+            self._check_redeliveries(now)
 
-    def _request_redeliveries(self, now: Now) -> None:
-        """Ask for redelivery of entries refused, or not acknowledged in time; of all if too many wait."""
+    def _check_redeliveries(self, now: Now) -> None:
+        """Ask for redelivery of the entries that are due, and set when to check again.
+
+        Due are those whose `nack_delay` or `ack_timeout` is over; if too many wait, all.
+        """
         limit: float = now.ticks
         if max(len(self._nacked), len(self._outstanding)) > REMEMBERED:
             limit = math.inf
@@ -480,6 +491,6 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             self._send("REDELIVER_UNACKNOWLEDGED_MESSAGES", message_ids=fields)
         else:
             self._epoch += 1
-            self._renew()
+            self._invalidate_deliveries()
             self._send("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_epoch=self._epoch)
             self._send_permits(1)

@@ -37,9 +37,9 @@ METADATA_ROOM: Final = 1_024
 class ProducerOptions:
     """The options of a producer. Times in seconds, sizes in bytes.
 
-    With `batch_count` 1 each message is sent alone. `by_key` makes a separate batch for each key.
-    `max_pending` (messages) and `max_pending_bytes` are how much may wait for receipts before `send` waits.
-    Payloads are encrypted for the `recipients`, if there are any.
+    Sequence ids start after `initial_sequence_id`. With `batch_count` 1 each message is sent alone. `by_key`
+    makes a separate batch for each key. `max_pending` (messages) and `max_pending_bytes` are how much may
+    wait for receipts before `send` waits. Payloads are encrypted for the `recipients`, if there are any.
     """
 
     name: str | None = None
@@ -67,7 +67,7 @@ class SendResult:
 
     `ledger` and `entry` are where it was stored (both -1: a duplicate, not stored again), `first` the id of a
     chunked message's first chunk. `error` is why it was not stored, or None. `batched`: it was sent as a
-    batch. `latency_ns` is the time from the first sending to the receipt.
+    batch. `latency_ns` is the time to the receipt, from when the entry was ready to be sent.
     """
 
     topic: str

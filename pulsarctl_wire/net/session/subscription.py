@@ -67,7 +67,7 @@ class Subscription:
 
     async def _add(self, topic: str, options: ConsumerOptions) -> None:
         count = await self.client.count_partitions(topic, create=self.options.create_topic)
-        if len(self.consumers) + count > MAX_TOPICS:
+        if len(self.consumers) + max(count, 1) > MAX_TOPICS:
             raise Unreachable(f"{topic}: more than {MAX_TOPICS} topics and partitions in one subscription")
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
@@ -118,7 +118,8 @@ class Subscription:
         """Return the next delivery, with its entry opened; wait for it for up to `seconds`.
 
         Return None if nothing comes in that time, or if all topics were terminated and read to their ends.
-        Raises the SessionError that ended a consumer.
+        Raises the SessionError that ended the watch, or (without a pattern) a consumer; and DecryptionError
+        as `ReceiveQueue.open_entry` does.
         """
         timeouts: list[bool] = []
         timer: asyncio.TimerHandle | None = None
@@ -138,7 +139,11 @@ class Subscription:
         self._event.set()
 
     def _is_over(self) -> bool:
-        """Return whether all topics were terminated and read. Raises the error of a consumer or the watch."""
+        """Return whether all topics were terminated and read.
+
+        Raises the error of the watch, or of a consumer. With a pattern, consumers that have ended are removed
+        with a warning instead.
+        """
         for topic, consumer in list(self.consumers.items()):
             if consumer.error is None:
                 continue

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, RequestTimeout, SettingsError
-from pulsarctl_wire.net.session.acks import COUNT, make_id_fields
+from pulsarctl_wire.net.session.acks import MAX_ACK_IDS, make_id_fields
 from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
@@ -76,19 +76,19 @@ class Coordinator:
 
 
 class Transaction:
-    """An open transaction of `coordinator` with the id `ids` (most, least significant bits); see `open`.
+    """An open transaction of `coordinator` with the id `txn_id` (most, least significant bits); see `open`.
 
-    Producers in it need `ids` in their ProducerOptions. `ending` is whether `end` was called.
+    Producers in it need `txn_id` as `ProducerOptions.txn`. `ending` is whether `end` was called.
     """
 
-    def __init__(self, coordinator: Coordinator, ids: tuple[int, int]) -> None:
-        self.ids = ids
+    def __init__(self, coordinator: Coordinator, txn_id: tuple[int, int]) -> None:
+        self.txn_id = txn_id
         self.ending = False
         self._coordinator = coordinator
-        self._fields: dict[str, Any] = {"txnid_most_bits": ids[0], "txnid_least_bits": ids[1]}
+        self._fields: dict[str, Any] = {"txnid_most_bits": txn_id[0], "txnid_least_bits": txn_id[1]}
 
     def __str__(self) -> str:
-        return f"({self.ids[0]},{self.ids[1]})"
+        return f"({self.txn_id[0]},{self.txn_id[1]})"
 
     @classmethod
     async def open(cls, coordinator: Coordinator, ttl: float) -> "Transaction":
@@ -108,13 +108,14 @@ class Transaction:
     async def acknowledge(
         self, consumer: Consumer, messages_of: Mapping[Delivery[Consumer], Iterable[Message]]
     ) -> None:
-        """Acknowledge the given messages of each delivery to `consumer`. A second time would be a conflict.
+        """Acknowledge the given messages of each delivery to `consumer`, each message only once.
 
-        Raises SessionError, also if the link is lost before everything is confirmed.
+        The broker would refuse a second acknowledgement of a message as a conflict. Raises SessionError, also
+        if the link is lost before everything is confirmed.
         """
         ids = [row for delivery, messages in messages_of.items() for row in _ack_ids(delivery, messages)]
-        for start in range(0, len(ids), COUNT):
-            part = ids[start : start + COUNT]
+        for start in range(0, len(ids), MAX_ACK_IDS):
+            part = ids[start : start + MAX_ACK_IDS]
             await consumer.ask("ACK", ack_type=CommandAck.Individual, message_id=part, **self._fields)
 
     async def end(self, commit: bool) -> None:

@@ -14,7 +14,10 @@ from pulsarctl_wire.net.web import Reply, WebCaller, make_headers
 from pulsarctl_wire.wire import rest
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandGetSchemaResponse, KeyValue, Schema
 
-_TYPES: Final = {name.upper().replace("_", ""): number for name, number in Schema.Type.items()} | {"BYTES": 0}
+_TYPES: Final = {name.upper().replace("_", ""): number for name, number in Schema.Type.items()} | {
+    "BYTES": Schema.Type.Value("None")
+}
+"""A schema's type in the REST API, without underscores -> its Schema.Type, in which BYTES is called None."""
 _MAX_REASON: Final = 300  # characters
 
 
@@ -49,7 +52,7 @@ class WebLookup:
             )
 
     async def count_partitions(self, topic: str, create: bool) -> int:
-        """Return how many partitions `topic` has. Raises SessionError."""
+        """Do what `Client.count_partitions` does, but without retries and a limit. Raises SessionError."""
         value = await self._ask(rest.make_partitions_target(topic, create=create), "partitions", topic)
         count = value.get("partitions") if isinstance(value, dict) else None
         if not isinstance(count, int):
@@ -57,7 +60,10 @@ class WebLookup:
         return count
 
     async def list_topics(self, namespace: str, mode: str) -> list[str]:
-        """Return the topics of a namespace. Raises SessionError."""
+        """Return the topics of a namespace; `mode` is a name of a `CommandGetTopicsOfNamespace.Mode`.
+
+        Raises SessionError.
+        """
         value = await self._ask(rest.make_topics_target(namespace, mode), "topics", namespace)
         if not isinstance(value, list):
             raise Unreachable(f"{namespace}: the web service has not answered with a list of topics")
@@ -75,7 +81,7 @@ class WebLookup:
             data = rest.encode_key_value_schema(text) if kind == "KEYVALUE" else text.encode()
             schema = Schema(
                 name=topic.partition("://")[2],
-                type=_TYPES[kind],  # type: ignore[arg-type]
+                type=_TYPES[kind],
                 schema_data=data,
                 properties=[KeyValue(key=key, value=text) for key, text in properties.items()],
             )
@@ -87,12 +93,15 @@ class WebLookup:
     # -- calls
 
     async def _ask(self, target: str, kind: str, subject: str) -> Any:
-        """Return the JSON value of the last answer to a call."""
+        """Return the JSON value of the last answer to a call; `kind` and `subject` are as in `_read`."""
         *_, reply = [reply async for reply in self._follow(target)]
         return self._read(reply, kind, subject)
 
     def _read(self, reply: Reply, kind: str, subject: str) -> Any:
-        """Return the JSON value of an answer. Raises BrokerError if the call was refused."""
+        """Return the JSON value of an answer. Raises BrokerError if the call was refused.
+
+        The error names `subject` and the command that `rest.COMMANDS` has for the call's `kind`.
+        """
         value = rest.parse_json(reply.body)
         if reply.status == 200:
             return value
