@@ -573,3 +573,14 @@ async def test_a_batch_with_metadata_that_is_too_large_to_parse(opened: int) -> 
             assert subscription.counts == {"unopened": 1}
         assert acked(broker) == [(LEDGER, 1)]
         assert broker.warnings(f"message {opened} of the batch: metadata of {MAX_METADATA + 1} bytes")
+
+
+@awaited
+async def test_a_reader_that_has_read_nothing_begins_at_the_same_time_again() -> None:
+    async with ScriptedBroker() as broker, broker.client() as client:
+        async with subscribed(client, durable=False, rollback=600):
+            broker.peers[0].hang_up()
+            await broker.saw("SUBSCRIBE", 2)
+        first, second = broker.bodies("SUBSCRIBE")
+        assert first.start_message_rollback_duration_sec == 600
+        assert second.start_message_rollback_duration_sec >= 600

@@ -10,6 +10,7 @@ validation_error, as in Pulsar's clients. An entry too large to be opened is cou
 """
 
 import math
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self._outstanding: OrderedDict[tuple[int, int], int] = OrderedDict()  # id -> end of its `ack_timeout`
         self._check_at: int | None = None  # when to check for entries to be redelivered
         self._last_position: Position | None = None  # of the last message consumed: a reader goes on after it
-        self._opened = False
+        self._first_opening: float | None = None  # when SUBSCRIBE was made first, in seconds
 
     # -- opening
 
@@ -133,7 +134,11 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self.acks.ready = False
         start = None if options.durable or not self._is_persistent else self._last_position or options.start
         self._start, self._inclusive = start, self._last_position is None and options.inclusive
-        rollback = options.rollback if self._last_position is None and not self._opened else 0
+        now = time.monotonic()
+        self._first_opening = now if self._first_opening is None else self._first_opening
+        rollback = 0
+        if options.rollback and self._last_position is None:
+            rollback = options.rollback + math.ceil(now - self._first_opening)
         command = build_command(
             "SUBSCRIBE",
             topic=self._topic,
@@ -168,7 +173,6 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     def on_open(self, now: Now) -> None:
         """Send permits and the kept acknowledgements, as the consumer is subscribed."""
-        self._opened = True
         self._balance = 0
         self.acks.on_open()
         self._send_permits(1)
