@@ -114,7 +114,8 @@ class FrameSocket(Driver, asyncio.Protocol):
             return
         self.transport.write(data)
         if not self._writable.is_set() and self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            self.drop(f"the broker reads nothing: {MAX_UNSENT_BYTES} bytes wait to be sent")
+            reader = "client" if self.protocol.to_broker else "broker"
+            self.drop(f"the {reader} reads nothing: {MAX_UNSENT_BYTES} bytes wait to be sent")
         if self._tap is not None:
             self._tap.carried(self.connection, not self.protocol.to_broker, data, time.time_ns())
 
