@@ -178,3 +178,18 @@ def test_one_direction_may_be_missing(version: ssl.TLSVersion, ciphers: str, fro
     expected = [] if is_impossible else joined(chunk for chunk in source.plain if chunk[0] is from_client)
     assert joined(pieces) == expected
     assert bool(connection.facts.reason) is is_impossible
+
+
+def test_a_record_with_a_hole_may_hold_nothing_but_its_tag() -> None:
+    talk = Talk(1, AES_128, (0, 0), others=0)
+    for from_client in (True, False, True):
+        talk.say(from_client, 20)
+    connection, pieces = TlsConnection(log_of(talk.keys)), list[Piece]()
+    for packet, (from_client, data) in enumerate(talk.wire):
+        pieces += connection.take(from_client, data, None, packet)
+    pieces += connection.take(True, b"\x17\x03\x03\x00\x10" + bytes(8), None, 9)
+    pieces += connection.gap(True, 8, None, 10)
+    pieces += connection.end()
+    assert b"".join(piece.data for piece in pieces if piece.from_client) == b"".join(
+        data for from_client, data in talk.plain if from_client
+    )

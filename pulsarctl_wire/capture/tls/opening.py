@@ -260,7 +260,7 @@ class Opening:
         side.number += 1
         side.messages.clear()
         is_believed = side.stage == APPLICATION and (side.opened or begins_frame(plain or b""))
-        if plain is None or not is_believed:
+        if not plain or not is_believed:
             return self._leave_closed(side, entry)
         parts, end = split_parts(plain, entry.holes, opener.offset)
         kind = entry.header[0]
