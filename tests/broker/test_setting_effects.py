@@ -85,6 +85,21 @@ def test_tenants_deleted_by_force(allowed: bool) -> None:
     run(whole())
 
 
+def test_publishers_of_a_topic_that_stores_nothing_are_counted() -> None:
+    async def whole() -> None:
+        async with EmbeddedTarget("default") as target:
+            topic = target.topic().replace("persistent", "non-persistent")
+            producer = await target.produce(topic)
+            for number in range(5):
+                await producer.publish_all(b"m", first=number)
+            await target.advance(80)
+            stats = await target.rest("GET", f"{admin_path(topic)}/stats")
+            (publisher,) = stats["publishers"]
+            assert publisher["msgRateIn"] == stats["msgRateIn"] > 0
+
+    run(whole())
+
+
 def test_partitions_in_use_that_are_not_stored() -> None:
     async def whole() -> None:
         settings = {"brokerDeleteInactivePartitionedTopicMetadataEnabled": True}

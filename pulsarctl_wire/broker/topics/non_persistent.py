@@ -122,8 +122,9 @@ class NonPersistentTopic(Topic[NonPersistentSubscription]):
     def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_start: int) -> None:
         """Handle SEND: the entry is `frame.raw[tail_start:]`."""
         entry = Entry(0, frame.raw[tail_start:], frame.metadata)
-        self.messages_in += entry.count
-        self.bytes_in += len(entry.data)
+        for counter in (self, producer):
+            counter.messages_in += entry.count
+            counter.bytes_in += len(entry.data)
         producer.begin_send(0)
         producer.confirm_send(command.sequence_id, command.highest_sequence_id, *_MESSAGE_ID, 0)
         if self.rules.limits_rate:
