@@ -110,6 +110,8 @@ class Send(Sighting):
     @property
     def metadata(self) -> MessageMetadata | None:
         """Its metadata; None if it does not parse, or `head` is empty."""
+        if not self.head:
+            return None
         parts = locate(self.head, 4 + int.from_bytes(self.head[:4], "big"))
         start, stop = parts.metadata
         try:
@@ -132,10 +134,12 @@ class Send(Sighting):
         return self._is_deliverable
 
     @property
-    def is_encrypted(self) -> bool:
-        """Whether the payload is encrypted, which gives other bytes each time."""
-        metadata = None if self.has_plain_metadata else self.metadata
-        return metadata is not None and len(metadata.encryption_keys) > 0
+    def may_be_encrypted(self) -> bool:
+        """Whether the payload may be encrypted, which gives other bytes each time."""
+        if self.has_plain_metadata:
+            return False
+        metadata = self.metadata
+        return metadata is None or len(metadata.encryption_keys) > 0
 
     @property
     def is_copy(self) -> bool:

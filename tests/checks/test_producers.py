@@ -95,3 +95,16 @@ def test_receipts_out_of_order(turns: list[Turn], expected: int) -> None:
 
 def test_receipts_of_a_replicator_carry_positions_of_the_source() -> None:
     assert findings(*opened(name="pulsar.repl.east"), sent(0), sent(1), received(1, 1)) == []
+
+
+@pytest.mark.parametrize("size", [10, 9_000])
+def test_a_delayed_message_waits_for_no_consumer_whatever_its_size(size: int) -> None:
+    timeline, tcp = Timeline(), Tcp()
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, deliver_at_time=1 << 50)
+    metadata.properties.add(key="k", value="v" * size)
+    timeline.log_in(0, tcp, (True, build("PRODUCER", topic="t", producer_id=0, request_id=1)))
+    timeline.say(1, tcp, (False, build("PRODUCER_SUCCESS", request_id=1, producer_name="p")))
+    timeline.say(2, tcp, (True, build("SEND", metadata, b"x", producer_id=0, sequence_id=0)))
+    (publisher,) = timeline.doctor.facts.publishers.values()
+    (send,) = publisher.sends.values()
+    assert (send.is_deliverable, send.may_be_encrypted) == (False, size > 100)

@@ -121,7 +121,7 @@ class DroppedAsDuplicate(Rule):
         if previous is not None and (previous.is_failed or not send.has_same_payload):
             reason = "was refused" if previous.is_failed else "first message with this sequence id"
             rows.insert(0, (previous, reason))
-            if not previous.is_failed and (send.is_encrypted or previous.is_encrypted):
+            if not previous.is_failed and (send.may_be_encrypted or previous.may_be_encrypted):
                 certainty = SUSPECTED  # each encryption gives other bytes
         elif previous is None and send.highest > max(send.highest_before, producer.last_sequence) >= 0:
             rows[0] = send, "a batch that is new in part"
