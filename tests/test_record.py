@@ -30,6 +30,7 @@ from pulsarctl_wire.wire.payload import ESCAPED_COST, MESSAGE_COST, PROPERTY_COS
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
+    CommandAck,
     CompressionType,
     KeySharedMode,
     MarkerType,
@@ -602,3 +603,16 @@ def test_items_and_notes_are_shown_up_to_a_bound() -> None:
     record = Recorder()(frame)
     assert len(record["notes"]) == MAX_NOTES + 1
     assert record["notes"][-1].endswith("notes more")
+
+
+def test_notes_are_those_of_the_record_however_deep() -> None:
+    unknown = b"\x98\x06\x01"  # field 99
+    ack = BaseCommand(type=BaseCommand.ACK)
+    ack.ack.consumer_id, ack.ack.ack_type = 1, CommandAck.Individual
+    ack.ack.message_id.add().ParseFromString(b"\x08\x01\x10\x02" + unknown)
+    metadata = _metadata()
+    metadata.properties.add().ParseFromString(b"\x0a\x01k\x12\x01v" + unknown)
+    frames = _frames(build_frame(ack) + _send(metadata, b"x"))
+    for frame, name in zip(frames, ("MessageIdData", "KeyValue"), strict=True):
+        expected = [f"{name} has the unknown field 99"]
+        assert Recorder().notes(frame) == Recorder()(frame)["notes"] == expected

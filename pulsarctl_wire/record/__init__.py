@@ -214,7 +214,8 @@ class Recorder:
         """Return the notes of the frame's record. For most frames this is faster than making the record."""
         metadata, base = frame.metadata, frame.base
         is_shown = metadata is not None and (self.schema or frame.schema or metadata.HasField("marker_type"))
-        if is_shown or _has_more_notes(frame) or (base is not None and not base.IsInitialized()):
+        is_complete = all(message is None or message.IsInitialized() for message in (base, metadata))
+        if is_shown or not is_complete or _has_more_notes(frame):
             notes: list[str] = self.frame(frame)["notes"]
             return notes
         return [*frame.notes, *self.open(frame).notes]
@@ -405,21 +406,30 @@ def _is_alone(frame: Frame) -> bool:
 
 
 def _has_more_notes(frame: Frame) -> bool:
-    """Return whether the frame's record has notes that `Frame.notes` lacks, apart from those on its messages.
-
-    What is nested deeper in the command's own sub-message, or in the metadata, is not searched.
-    """
+    """Return whether the record has notes that `Frame.notes` lacks, apart from those on its messages."""
     base, metadata = frame.base, frame.metadata
     if base is None or frame.partial:
         return False
     body = getattr(base, BODIES.get(frame.type, "type"))
-    if frame.checksum == "invalid" or frame.type not in BODIES or has_unknown(base) or has_unknown(body):
+    if frame.checksum == "invalid" or frame.type not in BODIES or has_unknown(base) or _holds_unknown(body):
         return True
-    if metadata is not None and (has_unknown(metadata) or _lacks(metadata, _REQUIRED_OF_ENTRY)):
+    if metadata is not None and (_holds_unknown(metadata) or _lacks(metadata, _REQUIRED_OF_ENTRY)):
         return True
     if frame.type in WITH_SECRETS and is_doubtful(frame):
         return True
     return _lacks(body, _REQUIRED[frame.type]) or not base.HasField(BODIES[frame.type])  # type: ignore[arg-type]
+
+
+def _holds_unknown(message: Any) -> bool:
+    """Return whether a message, or one in it, has unknown fields."""
+    if has_unknown(message):
+        return True
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if field.is_repeated else (value,):
+                if _holds_unknown(part):
+                    return True
+    return False
 
 
 def _lacks(message: Any, names: list[str]) -> bool:
