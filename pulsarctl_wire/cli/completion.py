@@ -6,13 +6,12 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
 from typing import Any, Final
 
 MAX_BYTES_READ: Final = 8 * 1024 * 1024
 """How many bytes of a capture are searched for topics and subscriptions."""
 _TIME_LIMIT: Final = 1.0  # seconds, as the user waits
-_MAX_NAMES: Final = 1_000  # of events that have a name, in each capture: the same name may come again
+_MAX_NAMES: Final = 1_000  # different names of all captures
 _SAFE: Final = re.compile(r"[\w./:@%+~-]+", re.ASCII)
 """Names that are offered: without special characters, as the shell puts them on a command line."""
 
@@ -86,7 +85,10 @@ def _complete_names(kind: str, incomplete: str) -> list[str]:
     deadline = time.monotonic() + _TIME_LIMIT
     for path in filter(os.path.isfile, dict.fromkeys(sources)):
         with suppress(Exception):  # completion must not print errors
-            names.update(islice(_read_names(path, kind, deadline), _MAX_NAMES))
+            for name in _read_names(path, kind, deadline):
+                names.add(name)
+                if len(names) >= _MAX_NAMES:
+                    break
     return sorted(name for name in names if name.startswith(incomplete))
 
 

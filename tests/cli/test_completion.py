@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pwire_run import SAMPLES, pwire
+from segments import build
 
 from pulsarctl_wire.cli import completion
 from pulsarctl_wire.faults import FAULTS
@@ -64,6 +65,15 @@ def test_reports_faults_and_kinds(offered: Any) -> None:
     for verb in ("proxy", "broker"):
         assert "drop" in offered(verb, "ctl", "fault", "add", "dr")
     assert offered("decode", "--color", "a") == ["always", "auto"]
+
+
+def test_frequent_topics_leave_room_for_others(offered: Any, tmp_path: Path) -> None:
+    path = tmp_path / "lookups.bin"
+    topics = [*["a"] * 1_500, "b"]
+    frames = [build("LOOKUP", topic=topic, request_id=1, authoritative=False) for topic in topics]
+    path.write_bytes(b"".join(frames))
+    names = offered("decode", str(path), "--topic", "public/default/")
+    assert names == ["public/default/a", "public/default/b"]
 
 
 def test_topics_of_the_captures_on_the_line(offered: Any) -> None:
