@@ -215,7 +215,8 @@ class Recorder:
         metadata, base = frame.metadata, frame.base
         is_shown = metadata is not None and (self.schema or frame.schema or metadata.HasField("marker_type"))
         is_complete = all(message is None or message.IsInitialized() for message in (base, metadata))
-        if is_shown or not is_complete or _has_more_notes(frame):
+        is_deep = not frame.partial and any(map(_holds_unknown, filter(None, (base, metadata))))
+        if is_shown or is_deep or not is_complete or _has_more_notes(frame):
             notes: list[str] = self.frame(frame)["notes"]
             return notes
         return [*frame.notes, *self.open(frame).notes]
@@ -406,14 +407,17 @@ def _is_alone(frame: Frame) -> bool:
 
 
 def _has_more_notes(frame: Frame) -> bool:
-    """Return whether the record has notes that `Frame.notes` lacks, apart from those on its messages."""
+    """Return whether the frame's record has notes that `Frame.notes` lacks, apart from those on its messages.
+
+    What is nested deeper in the command's own sub-message, or in the metadata, is not searched.
+    """
     base, metadata = frame.base, frame.metadata
     if base is None or frame.partial:
         return False
     body = getattr(base, BODIES.get(frame.type, "type"))
-    if frame.checksum == "invalid" or frame.type not in BODIES or has_unknown(base) or _holds_unknown(body):
+    if frame.checksum == "invalid" or frame.type not in BODIES or has_unknown(base) or has_unknown(body):
         return True
-    if metadata is not None and (_holds_unknown(metadata) or _lacks(metadata, _REQUIRED_OF_ENTRY)):
+    if metadata is not None and (has_unknown(metadata) or _lacks(metadata, _REQUIRED_OF_ENTRY)):
         return True
     if frame.type in WITH_SECRETS and is_doubtful(frame):
         return True

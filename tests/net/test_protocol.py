@@ -231,7 +231,7 @@ class Consuming:
         consumers = [self]
         self.inbox: Inbox[Any] = Inbox(consumers, Budget(Budget.RATIO))
         self.queue = ReceiveQueue(self, TOPIC, 1, ConsumerOptions("s", **options), self.inbox)  # type: ignore[arg-type]
-        self.queue.make_command()
+        self.queue.make_command(at(0))
         self.queue.on_open(at(0))
 
     @property

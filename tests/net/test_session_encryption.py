@@ -32,7 +32,7 @@ def send(payloads: list[bytes], **options: Any) -> list[Frame]:
     """The SENDs of a producer with all recipients; the last chunk of a message has the whole of it."""
     options = {"recipients": RECIPIENTS, "codec": CompressionType.LZ4, **options}
     queue = SendQueue(TOPIC, 1, ProducerOptions(**options))
-    assert queue.make_command().producer.encrypted
+    assert queue.make_command(at(0)).producer.encrypted
     queue.on_registered(SUCCESS, LARGEST)
     queue.on_open(at(0))
     for payload in payloads:
@@ -69,7 +69,7 @@ def test_every_recipient_reads_batches_and_chunks(name: str) -> None:
 
 
 def test_producers_without_recipients_do_not_say_that_they_encrypt() -> None:
-    assert not SendQueue(TOPIC, 1, ProducerOptions()).make_command().producer.HasField("encrypted")
+    assert not SendQueue(TOPIC, 1, ProducerOptions()).make_command(at(0)).producer.HasField("encrypted")
 
 
 def test_a_data_key_is_renewed_after_four_hours() -> None:

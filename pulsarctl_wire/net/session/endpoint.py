@@ -82,7 +82,7 @@ class Endpoint(Driver):
         self._proxy = broker.address if broker.proxy_to else None
         link.claim(self._key, self.id, self)
         self.link, self._loss = link, None
-        answer = await link.request(self.queue.make_command())
+        answer = await link.request(self.queue.make_command(now()))
         self.queue.on_registered(answer.body, link.protocol.max_message_size)
         if self._loss is not None:  # it was lost right after the answer
             raise self._loss

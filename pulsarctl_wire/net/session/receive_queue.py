@@ -10,7 +10,6 @@ validation_error, as in Pulsar's clients. An entry too large to be opened is cou
 """
 
 import math
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,21 +123,20 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         self._outstanding: OrderedDict[tuple[int, int], int] = OrderedDict()  # id -> end of its `ack_timeout`
         self._check_at: int | None = None  # when to check for entries to be redelivered
         self._last_position: Position | None = None  # of the last message consumed: a reader goes on after it
-        self._first_opening: float | None = None  # when SUBSCRIBE was made first, in seconds
+        self._first_ticks = 0  # when SUBSCRIBE was made first
 
     # -- opening
 
-    def make_command(self) -> BaseCommand:
+    def make_command(self, now: Now) -> BaseCommand:
         """Return SUBSCRIBE, for the first time or again: the broker redelivers everything unacknowledged."""
         options = self._options
         self.acks.ready = False
         start = None if options.durable or not self._is_persistent else self._last_position or options.start
         self._start, self._inclusive = start, self._last_position is None and options.inclusive
-        now = time.monotonic()
-        self._first_opening = now if self._first_opening is None else self._first_opening
+        self._first_ticks = self._first_ticks or now.ticks
         rollback = 0
         if options.rollback and self._last_position is None:
-            rollback = options.rollback + math.ceil(now - self._first_opening)
+            rollback = options.rollback + math.ceil((now.ticks - self._first_ticks) / 1e9)
         command = build_command(
             "SUBSCRIBE",
             topic=self._topic,

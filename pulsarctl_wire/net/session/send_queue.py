@@ -145,7 +145,7 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
 
     # -- opening
 
-    def make_command(self) -> BaseCommand:
+    def make_command(self, now: Now) -> BaseCommand:
         """Return PRODUCER, for the first time or again."""
         options = self._options
         command = build_command(
