@@ -1,6 +1,6 @@
 """Looks for findings in files, in one other process: the rules need all connections in order.
 
-Objects of compiled classes cannot be sent from one process to another, so findings go as plain values.
+Findings come as plain values, in which a connection is the same object wherever a finding names it.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,8 @@ def _pack(finding: Finding) -> _Values:
     evidence = []
     for sighting, reason in finding.evidence:
         frame = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
-        evidence.append((_pack_connection(sighting.connection), sighting.to_broker, frame, reason))
+        connection = _pack_connection(sighting.connection)
+        evidence.append((connection, sighting.to_broker, frame, sighting.checksum_cause, reason))
     connection = _pack_connection(finding.connection)
     about = finding.rule, finding.severity, finding.certainty, finding.subject, connection
     attributes = finding.count, finding.first_ns, finding.last_ns, finding.cause
@@ -94,10 +95,11 @@ def _unpack(values: _Values, connections: dict[int, Connection]) -> Finding:
         return connections.setdefault(packed[0], Connection(*packed))
 
     (rule, severity, certainty, subject, packed), entries, explanation, advice, attributes = values
-    evidence = [
-        Evidence(Sighting(look_up(connection), to_broker, *frame), reason)
-        for connection, to_broker, frame, reason in entries
-    ]
+    evidence = []
+    for connection, to_broker, frame, checksum_cause, reason in entries:
+        sighting = Sighting(look_up(connection), to_broker, *frame)
+        sighting.checksum_cause = checksum_cause
+        evidence.append(Evidence(sighting, reason))
     about = rule, severity, certainty, subject
     finding = Finding(*about, look_up(packed), evidence, explanation, advice)
     finding.count, finding.first_ns, finding.last_ns, finding.cause = attributes
