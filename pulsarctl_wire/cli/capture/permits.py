@@ -47,7 +47,7 @@ class PermitsOptions:
     )
     rows: int | None = option(
         "--rows N",
-        "Most rows of a consumer; neighbours are added up to fit.",
+        "Maximum number of rows per consumer; neighbours are added up to fit.",
         min=2,
         show_default=f"{_TABLE_ROWS} in a table, otherwise 256",
     )

@@ -38,7 +38,7 @@ def find_captures(sources: list[str]) -> list[str]:
 
 @contextmanager
 def interruptible(source: Source) -> Iterator[Source]:
-    """Yield a source without a buffer, so that any signal ends the wait for a pipe, however early it comes.
+    """Yield a source without a buffer, so that signals are handled at once while a pipe is silent.
 
     Python handles signals between two of its instructions. A signal just before a read would be handled only
     when the read ends, and a pipe may stay silent for long. So a read begins only when there is something to

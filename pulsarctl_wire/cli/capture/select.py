@@ -71,7 +71,7 @@ def by_connection(texts: list[str]) -> Test:
     """Test for events of connections that match a number, a port, or a part of "client:port-server:port"."""
     numbers = {int(text) for text in texts if text.isdecimal() and len(text) <= _MAX_DIGITS}
     parts = [text for text in texts if not text.isdecimal()]
-    ports = {str(number) for number in numbers if number > 1023}  # lower ones only number connections
+    ports = {str(number) for number in numbers if number > 1023}  # up to 1023 a number is a connection's only
     return lambda event: (
         event.connection.index in numbers
         or any(part in str(event.connection) for part in parts)
@@ -121,9 +121,10 @@ def _parse_moment(text: str, zone: timezone | None) -> Callable[[int], int] | No
         return None
     if match := re.fullmatch(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?", text):
         sign, seconds, fraction = match.groups()
+        if not sign and len(seconds) > 16:  # these are nanoseconds: time_ns of the JSON output
+            nanoseconds = int(seconds)
+            return lambda first: nanoseconds
         time_ns = _nanoseconds(int(seconds), fraction)
-        if not sign and len(seconds) > 16:  # time_ns of the JSON output
-            return lambda first: time_ns // 10**9
         if sign or time_ns < _RECENT * 10**9:
             return lambda first: first + (-time_ns if sign == "-" else time_ns)
         return lambda first: time_ns
@@ -324,6 +325,7 @@ class Expression(Rule):
         self._budget = Budget()
         if isinstance(recorder, Recorder):
             self._budget = recorder.budget
+            # entries need not be opened if no field of the expression is inside of them
             self._outline = recorder.outline if INSIDE.isdisjoint(self._fields) else None
         self._asks_messages = self.has("messages")
 
@@ -352,7 +354,8 @@ class Expression(Rule):
     def __call__(self, event: Any) -> bool:
         """Return whether the expression holds for the record of `event`."""
         if self._outline is not None and isinstance(event, Frame):
-            self._budget.count_input(len(event.raw))  # the renderer may spend it
+            # nothing is opened here, but the renderer has the same budget
+            self._budget.count_input(len(event.raw))
             return self.matches(self._outline(event))
         return self.matches(self._recorder(event))
 

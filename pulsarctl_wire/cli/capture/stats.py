@@ -105,18 +105,18 @@ class StatsJob:
 
         inputs = plan_inputs(self.options.sources, self.options.jobs, self.options.read.keylogs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
-        counter, reader, count = self._prepare_pool(inputs) if inputs else self._prepare_alone()
+        decoder, source, count = self._prepare_pool(inputs) if inputs else self._prepare_alone()
         try:
             count()
-            self.code = reader.code
+            self.code = source.code
         except KeyboardInterrupt:
             self.code = console.EXIT_INTERRUPTED
         finally:
             signal.signal(signal.SIGINT, handler)
-        self.stats.finish(counter)
+        self.stats.finish(decoder)
 
     def _prepare_alone(self) -> tuple[Any, Any, Callable[[], object]]:
-        """Return the counter and the reader for this process, and a function that runs both."""
+        """Return a `Decoder`, its sources (for the exit code), and a function that counts in this process."""
         from pulsarctl_wire.capture.sources import Decoder
         from pulsarctl_wire.cli.capture.reading import Sources
 
@@ -147,7 +147,7 @@ class StatsJob:
         return decoder, sources, count
 
     def _prepare_pool(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
-        """Return the counter and the reader for several processes, and a function that runs both."""
+        """Return a `CountJob`, the pool (for the exit code), and a function that counts in the pool."""
         from pulsarctl_wire.cli.capture.pool import Pool
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats.counting import Stats

@@ -42,7 +42,10 @@ class Summary:
         """Dropped by the kernel while capturing; None if the system does not count them."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
-        self.copies = self.longer_copies = 0  # as for `copies_in_words`
+        self.copies = 0
+        """Packets that were captured again."""
+        self.longer_copies = 0
+        """Connections whose copies go on after the connection itself."""
         self.without_data = WithoutData()
         self.tls = TlsCounts()
         self.secrets = 0

@@ -85,6 +85,7 @@ def _optimize(table: str, options: TableOptions) -> str:
             reason = "is a file; --size and --partition-by are for directories"
             console.fail(f"table optimize: {clean(table)} {reason}")
         previous, current = rewrite(table)
+        # here `files` counts row groups
         return (
             f"{count_of(previous.files, 'row group')} ({human_bytes(previous.size)}) before, "
             f"{current.files:,} ({human_bytes(current.size)}) now"

@@ -35,7 +35,7 @@ from pulsarctl_wire.pipeline.storage.findings import NOTE, note
 from pulsarctl_wire.pipeline.storage.finish import read_finished
 from pulsarctl_wire.render.text import count_of
 from pulsarctl_wire.table.parquet import RowGroups
-from pulsarctl_wire.table.schema import FINDINGS, TABLES, describe, sibling_path
+from pulsarctl_wire.table.schema import FINDINGS, TABLES, sibling_path, with_detail
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
@@ -66,7 +66,7 @@ class TableJob:
         self._tables = tables = {
             name: _Part(self._out if name == "frames" else sibling_path(self._out, name), schema, self._stack)
             for name, columns in TABLES.items()
-            for schema in [describe(columns, self._pipeline_options.detail)]
+            for schema in [with_detail(columns, self._pipeline_options.detail)]
             if name != "messages" or self._pipeline_options.messages
         }
         findings = self._start_examination() if self._options.findings else None
@@ -92,7 +92,8 @@ class TableJob:
     def _write_findings(self, examination: Examination) -> None:
         """Write the findings, with the numbers that their connections have in the table.
 
-        The table numbers connections by their first packets in the files, the doctor by those in time.
+        The table numbers connections in the order in which the files have their first packets, the doctor in
+        the order of these packets' times.
         """
         findings = examination.findings
         connections = [finding.connection for finding in findings]
