@@ -211,7 +211,7 @@ class _Reader(DataSourceReader):
         from pulsarctl_wire.pipeline.storage.store import Store
 
         table = Store(table_of(self.captures, _LOG.warning, **self.table_options))
-        files = [file for _, path in table.rows(self.rows.kind) for file in self.rows.file(path)]
+        files = [file for _, path in table.list_table_files(self.rows.kind) for file in self.rows.file(path)]
         return [replace(file, groups=[group]) for file in files for group in file.groups]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -264,7 +264,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for tries in range(3):
             parts: list[_File] = []
             try:
-                for numbers, path in Store(self._table).rows(self._rows.kind):
+                for numbers, path in Store(self._table).list_table_files(self._rows.kind):
                     if common := range(max(numbers.start, inputs.start), min(numbers.stop, inputs.stop)):
                         files = self._rows.file(path)
                         parts += (replace(file, inputs=common, is_cut=common != numbers) for file in files)

@@ -168,6 +168,15 @@ def test_captures_are_one_table_or_one_each(tmp_path: Path) -> None:
         assert topics == [row["topic"] for row in mixed.report("topics").rows()]
 
 
+def test_the_name_of_a_directory_above_a_table_is_no_column(tmp_path: Path) -> None:
+    directory = tmp_path / "connection=70"
+    directory.mkdir()
+    assert pwire("table", SAMPLES / "java-simple.pcap", "--out", directory / "t.parquet").code == 0
+    with data.tables(directory / "t.parquet", SAMPLES / "nano.pcap", apart=True) as tables:
+        assert tables.first is not None
+        assert tables.first < 70
+
+
 def test_a_pattern_and_a_directory(tmp_path: Path) -> None:
     for path in (SIMPLE, SCHEMAS):
         shutil.copy(path, tmp_path)

@@ -147,7 +147,7 @@ def test_a_batch_may_be_repeated_after_its_files_were_merged(tmp_path: Path) -> 
         run(paths[:count], out, Options(900))
         batches = _Batches(store, Settings("", Options(900)), None, print)  # type: ignore[arg-type]
         batches._begin(f"{count:06}-00000")  # the next batch begins
-    assert [each.next for each in store.merge()] == ["000004-00000", "000004-00000"]
+    assert [each.next for each in store.prepare_change()] == ["000004-00000", "000004-00000"]
     run(paths, out, Options(900))
     optimize(str(out), 1 << 20)
     merged = sorted(path.name for path in (out / "frames").glob("*.parquet"))
@@ -155,4 +155,4 @@ def test_a_batch_may_be_repeated_after_its_files_were_merged(tmp_path: Path) -> 
     again = _Batches(store, Settings("", Options(900)), None, print)  # type: ignore[arg-type]
     again._begin("000004-00000")
     assert [path.name for path in (out / "frames").glob("*.parquet")] == merged[:1]
-    assert [each.next for each in store.merge()] == ["000004-00000", "000005-00000"]
+    assert [each.next for each in store.prepare_change()] == ["000004-00000", "000005-00000"]

@@ -32,8 +32,11 @@ def note(rows: Mapping[str, int], cluster: str | None) -> str:
     return json.dumps({"version": __version__, "rows": row_counts, "cluster": cluster})
 
 
-def look(path: str, rows: Mapping[str, int]) -> Stored | None:
-    """Return the findings at a path or URI, if they are those of a table with these numbers of `rows`."""
+def find_stored(path: str, rows: Mapping[str, int]) -> Stored | None:
+    """Return the file of findings at a path or URI, if it is that of a table with these numbers of `rows`.
+
+    None otherwise.
+    """
     system, inside = filesystem(path)
     with suppress(OSError, ValueError, KeyError, TypeError), system.open_input_file(inside) as file:
         text = pq.read_metadata(file).metadata[NOTE]
@@ -46,9 +49,9 @@ def look(path: str, rows: Mapping[str, int]) -> Stored | None:
 def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is_one: bool) -> Any:
     """Return the findings of tables, each with its number of connections, as a `pyarrow.Table`.
 
-    None if they are not those of all tables together: some are missing, two tables are of one cluster, or
-    one has no label and not `is_one`, which says that all rows without a label are of one cluster. `cluster`
-    chooses the tables with this label (None: all).
+    `is_one`: all rows without a label are of one cluster. `cluster` chooses the tables with this label
+    (None: all). Returns None if the findings do not cover all tables together: those of a table are missing,
+    two tables have the same label (or both have none), or one has no label and `is_one` is False.
     """
     findings: list[dict[str, Any]] = []
     labels = set[str | None]()

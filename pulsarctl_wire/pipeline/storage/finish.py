@@ -29,7 +29,7 @@ from pulsarctl_wire.table.columns import (
     text_array,
 )
 from pulsarctl_wire.table.parquet import GROUP_BYTES, RowGroups, writer
-from pulsarctl_wire.table.schema import TABLES, describe
+from pulsarctl_wire.table.schema import TABLES, with_detail
 
 
 class Finished(NamedTuple):
@@ -55,7 +55,7 @@ def finish_split(
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        columns = describe(schema, options.detail)
+        columns = with_detail(schema, options.detail)
         file = begin_file(f"{out}/{table}", tag_name(name, generation), columns, options.partition_by)
         try:
             for batch in read_finished(name, stitched, settings.drafts, table):
@@ -186,7 +186,7 @@ def _fix_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
 
 
 def _replace_names(column: Any, names: Names, has_fixup: Any) -> Any:
-    """Replace the stand-ins in `names` in a column of texts; drop texts of which no row `has_fixup`."""
+    """Replace the stand-ins in `names` in a column of texts; leave out those that no row with a fixup has."""
     codes = number_values(column.indices)  # -1 is null
     texts = column.dictionary.to_pylist()
     is_used = np.zeros(len(texts) + 1, bool)

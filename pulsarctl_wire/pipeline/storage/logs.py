@@ -23,7 +23,7 @@ class Logs:
         self._out = out
         self._format = format
         self.is_unwanted = format == "parquet"
-        """Whether others are to read the files themselves."""
+        """Whether the table is to have no logs: others read its Parquet files directly."""
 
     def require_libraries(self) -> None:
         """Raise MissingLibrary if a package that the table needs is not installed. Raises OSError."""

@@ -1,8 +1,8 @@
 """Decides where a run goes on, and whether the table has to be made again for it.
 
-An input is the same one if its path, size and time are, or if it begins with the same bytes: it may have been
-renamed or compressed. New inputs are read after those that are done, even if they are earlier: only within a
-series does the order matter.
+An input is the same one if its path, size and time are. It may also have been renamed, or compressed: then it
+begins with the same bytes, and has the same size, or only one of the two is compressed. New inputs are read
+after those that are done, even if they are earlier: only within a series does the order matter.
 """
 
 import json
@@ -149,7 +149,7 @@ def report_losses(progress: Progress, prior: Progress | None, inputs: list[Input
         progress.totals.problems.append((missing.name, problem, True))
 
 
-def leave_gone(progress: Progress, inputs: list[Input]) -> None:
+def skip_gone_inputs(progress: Progress, inputs: list[Input]) -> None:
     """Go on without the rest of inputs that were done in part and are gone; add that to the problems."""
     paths, earlier = {input_.path for input_ in inputs}, list_begun(progress)
     missing = [earlier[number].name for number in find_partial(earlier) if earlier[number].path not in paths]
@@ -232,7 +232,7 @@ def note_late_inputs(progress: Progress) -> list[str]:
 
 
 def find_partial(inputs: list[Input]) -> dict[int, int]:
-    """Return, by number, the times (ns) up to which files are read that are not read to their ends."""
+    """Return how far (ns) each file that is not read to its end is read, by its number."""
     ends = {side.file: side.until for input_ in inputs for side in input_.sides}
     return {file: end for file, end in ends.items() if end is not None and file < len(inputs)}
 

@@ -5,7 +5,8 @@ classes allow are read, with the ranges of `wire/ranges.py`. The format is
 
     HEAD (with the version)   CRC32-C of the rest (4, big-endian)   one MessagePack value
 
-Names of files may not be UTF-8. Then the value follows a byte C1, and its texts are their bytes as Latin-1.
+A file's name need not be valid UTF-8. If a text is not, a byte C1 precedes the value, and each text in it
+stands for its bytes, decoded as Latin-1.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,7 @@ frames/ gaps/ …  a Parquet file for each split that has rows, or one in each p
                  if there is no other file; `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished;
                 which files count, and the table's next generation while it is made (generations.py)
-manifest.json   of a complete table: version, options, number of files, inputs (none if followed), totals
+manifest.json   of a complete table: version, options, inputs (none if followed), their number, totals
 """
 
 import json
@@ -35,21 +35,21 @@ from pulsarctl_wire.pipeline.storage.resuming import (
     find_furthest,
     get_furthest_saved,
     get_split_name,
-    leave_gone,
     list_begun,
     list_notes,
     read_recorded,
     refuse_losses,
     report_losses,
+    skip_gone_inputs,
 )
-from pulsarctl_wire.pipeline.storage.tasks import DRAFTS
-from pulsarctl_wire.table.schema import TABLES, VERSION, describe
+from pulsarctl_wire.pipeline.storage.tasks import DECODED_SUFFIXES
+from pulsarctl_wire.table.schema import TABLES, VERSION, with_detail
 
 _STATES: Final = ("before-last", "all")  # progress before the last input or batch, and the latest
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
-_REDONE: Final = "redone"  # the earlier progress, until the run that does a part again has ended
+_REDONE: Final = "redone"  # the latest progress, while a run that goes on from an earlier one lasts
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -144,21 +144,21 @@ class Store:
     def _go_on(
         self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
     ) -> Settings:
-        """Delete what comes after a progress (None: everything); return the settings of the drafts."""
+        """Delete files of splits after a progress (None: all), and unneeded drafts; return their settings."""
         first = progress.next if progress else ""
         kept_names = {_BEGUN, _REDONE, generations.FILE}
         kept_names |= {name for name, state in states.items() if state.next <= first}
         if progress is not None and not kept_names >= {*states}:
             self.system.move(f"{self.path}/progress/{_STATES[1]}", f"{self.path}/progress/{_REDONE}")
         if progress is not None:
-            leave_gone(progress, inputs)
+            skip_gone_inputs(progress, inputs)
         settings = Settings(self.drafts, options)
         if (begun := self._load_begun()) is not None:
             settings = settings._replace(stand_in=begun.settings.stand_in)
         has_same_settings = begun == Begun(VERSION, settings)
 
         def is_unwanted(name: str) -> bool:
-            if name.endswith(DRAFTS):
+            if name.endswith(DECODED_SUFFIXES):
                 return name < first or not has_same_settings
             return name.endswith(_TEMPORARY) or (name >= first and name not in kept_names)
 
@@ -200,7 +200,7 @@ class Store:
         assert progress is not None  # a rebuild is complete before it counts
         self._drop_logs()
         self._commit(progress.options, lambda name: False)
-        self._clean(lambda name: name == _REDONE or name.endswith((*DRAFTS, *_TEMPORARY)))
+        self._clean(lambda name: name == _REDONE or name.endswith((*DECODED_SUFFIXES, *_TEMPORARY)))
         self._delete_generations(number - 1 if has_log else number)
         generations.delete_rebuild(self.out)
         generations.set_current(self.system, self.path, generations.Generation(number))
@@ -222,7 +222,7 @@ class Store:
             if current != options.partition_by:
                 layout = f"partitioned by {','.join(current)}" if current else "not partitioned"
                 raise CaptureError(f"the table is {layout}: go on with the same --partition-by")
-            temporary = (*_TEMPORARY, *DRAFTS)
+            temporary = (*_TEMPORARY, *DECODED_SUFFIXES)
             self._prepare(options, lambda name: name.endswith(temporary) or name.startswith("end"))
 
     def discard(self, first: str, options: Options) -> None:
@@ -232,8 +232,8 @@ class Store:
             for table in TABLES:
                 self._delete(table, lambda name: name >= first)
 
-    def merge(self) -> list[Progress]:
-        """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
+    def prepare_change(self) -> list[Progress]:
+        """Complete or undo a broken-off change; return all saved progress in order. Raises CaptureError."""
         with self._prefix_errors():
             states = sorted((state for name in _STATES if (state := self._load(name))), key=get_split_name)
             if not states:
@@ -274,7 +274,7 @@ class Store:
     def files(self) -> list[Any]:
         """List what pyarrow tells of the Parquet files, directory by directory, in the order of splits."""
         with self._prefix_errors():
-            files = [file for table in TABLES for file in self._rows(table)]
+            files = [file for table in TABLES for file in self._list_table_files(table)]
             return sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.base_name))
 
     def get_relative_path(self, path: str) -> str:
@@ -298,7 +298,7 @@ class Store:
         change = read_change(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         for table in TABLES:
-            rows = self._rows(table)
+            rows = self._list_table_files(table)
             files = [file for file in rows if file.path not in hidden and not unwanted(file.base_name)]
             schema, by = add_partitions(TABLES[table], options.partition_by)
             for log in logs:
@@ -310,9 +310,9 @@ class Store:
             self._logs.delete()
             self._delete_generations(self.number)
 
-    def _rows(self, table: str) -> list[Any]:
-        """Return the files with rows of a table, of the current generation."""
-        return [file for file in self._list(table) if _is_rows(file)]
+    def _list_table_files(self, table: str) -> list[Any]:
+        """Return the Parquet files of a table, of the current generation."""
+        return [file for file in self._list(table) if _is_table_file(file)]
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
@@ -386,13 +386,13 @@ class Store:
             progress = self._load(_STATES[1])
             return (0 if progress is None else progress.file), is_complete
 
-    def rows(self, table: str) -> list[tuple[range, str]]:
+    def list_table_files(self, table: str) -> list[tuple[range, str]]:
         """List the Parquet files of one of `TABLES`, in order: the inputs that their rows may be of, by
         number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
         with self._prefix_errors():
             while True:
-                change, files = read_change(self.system, self.path), self._rows(table)
+                change, files = read_change(self.system, self.path), self._list_table_files(table)
                 if read_change(self.system, self.path) == change:  # or files were merged meanwhile
                     break
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
@@ -418,9 +418,9 @@ class Store:
     def _fill(self, options: Options) -> None:
         """Give tables that have no file one without rows, so that others can read them."""
         for table, schema in TABLES.items():
-            if not self._rows(table) and (table != "messages" or options.messages is not None):
+            if not self._list_table_files(table) and (table != "messages" or options.messages is not None):
                 self._delete(table, lambda name: name.endswith(_TEMPORARY))  # of a run that was killed here
-                columns = describe(schema, options.detail)
+                columns = with_detail(schema, options.detail)
                 write_empty(f"{self.out}/{table}", columns, options.partition_by, self.number)
 
     def finish(self, progress: Progress) -> None:
@@ -438,7 +438,7 @@ class Store:
             "inputs": [input_._asdict() for input_ in progress.inputs],
             "totals": asdict(progress.totals),
         }
-        self._clean(lambda name: name == _REDONE or name.endswith(DRAFTS))  # of earlier runs, on other files
+        self._clean(lambda name: name == _REDONE or name.endswith(DECODED_SUFFIXES))  # of earlier runs
         self._write(_MANIFEST, json.dumps(manifest).encode())
         self.commit(options)
 
@@ -495,6 +495,6 @@ class Store:
             raise OSError(f"{self.out}: {reason(error)}") from error
 
 
-def _is_rows(info: Any) -> bool:
-    """Return whether a file has rows of splits."""
+def _is_table_file(info: Any) -> bool:
+    """Return whether a file is one of a table's Parquet files, by its name; `end` may have no rows."""
     return info.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", info.base_name) is not None

@@ -19,7 +19,7 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.paths import is_pattern, reason, scheme_of
 from pulsarctl_wire.pipeline.files.splits import open_input
-from pulsarctl_wire.pipeline.storage.findings import Stored, look
+from pulsarctl_wire.pipeline.storage.findings import Stored, find_stored
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.storage.journal import Change, read_change
 from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, sibling_path
@@ -196,7 +196,7 @@ def _find(path: str) -> Found:
     files = {name: _files(folder, listings[name], contents[name]) for name in TABLES}
     last = max((content.last for of_table in contents.values() for content in of_table), default=-1)
     rows = {name: sum(content.rows for content in of_table) for name, of_table in contents.items()}
-    return Found(files, last + 1, sum(rows.values()), look(sibling_path(path, "findings"), rows))
+    return Found(files, last + 1, sum(rows.values()), find_stored(sibling_path(path, "findings"), rows))
 
 
 def _files(folder: _Folder, listing: tuple[list[str], str | None], contents: list["_Content"]) -> Files:
@@ -285,7 +285,7 @@ def _inspect(folder: _Folder, path: str, table: str) -> _Content:
     names = {*columns.names, *_partitions(path)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):
         raise CaptureError(f"{uri} is not a {table} table: pwire table SOURCE... --out makes one")
-    if match := _CONNECTION.search(path):
+    if "connection" not in columns.names and (match := _CONNECTION.search(path)):
         last = int(match[1])
     lacks = _columns(schema) - _columns(columns) - names - _OPTIONAL
     detail = (columns.metadata or {}).get(DETAIL)

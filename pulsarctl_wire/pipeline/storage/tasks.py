@@ -18,8 +18,8 @@ from pulsarctl_wire.pipeline.files.splits import Split
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import Finished, finish_split
 
-DRAFTS: Final = (".edges", ".arrow")
-"""How the names of files that a split is decoded to end."""
+DECODED_SUFFIXES: Final = (".edges", ".arrow")
+"""Suffixes of the files that a split is decoded to: its edges and its draft."""
 _DELETING: Final = 16  # splits whose files are deleted at a time
 
 

@@ -49,7 +49,7 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     CaptureError if there is no table that a run of `analyze` may go on with, OSError if it cannot be written.
     """
     store = Store(table)
-    states, files_before = store.merge(), store.files()
+    states, files_before = store.prepare_change(), store.files()
     paths_taken = {store.get_relative_path(file.path) for file in files_before}
     for files in _bins(store, files_before, [state.next for state in states], size, size / 2):
         paths = [store.get_relative_path(file.path) for file in files]
@@ -94,7 +94,7 @@ def merge_small(store: Store, workers: Workers) -> None:
     """
     if sum(file.size < SMALL for file in store.files()) < MIN_MERGED:
         return
-    states = store.merge()
+    states = store.prepare_change()
     files = store.files()
     bins = [*_bins(store, files, [state.next for state in states], MERGED, SMALL, MIN_MERGED)]
     if not bins:

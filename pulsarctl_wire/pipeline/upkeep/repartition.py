@@ -12,7 +12,7 @@ from pulsarctl_wire.pipeline.storage.journal import Change
 from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, add_partitions, find_sources
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import Size, count, row_groups
-from pulsarctl_wire.table.schema import TABLES, describe
+from pulsarctl_wire.table.schema import TABLES, with_detail
 
 _Splits = dict[tuple[str, str], list[Any]]
 """The files of each table (of `TABLES`) and split."""
@@ -25,7 +25,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     written.
     """
     store = Store(table)
-    options, size_before = store.merge()[-1].options, count(store.files())
+    options, size_before = store.prepare_change()[-1].options, count(store.files())
     if by == options.partition_by:
         return size_before
     splits = _group_files(store, options.partition_by, by)
@@ -37,7 +37,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
         Change(tuple(new_paths), tuple(old_paths), by), replace(options, partition_by=by)
     ):
         for (kind, name), files in splits.items():
-            file = begin_file(f"{store.out}/{kind}", name, describe(TABLES[kind], options.detail), by)
+            file = begin_file(f"{store.out}/{kind}", name, with_detail(TABLES[kind], options.detail), by)
             try:
                 _copy(store, files, file, TABLES[kind].names)
             except BaseException:

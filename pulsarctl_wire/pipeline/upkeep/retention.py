@@ -50,7 +50,7 @@ def delete(table: str, until_ns: int, *, exact: bool = False, dry_run: bool = Fa
     CaptureError if there is no table that a run of `analyze` may go on with, OSError if it cannot be written.
     """
     store = Store(table)
-    options = store.merge()[-1].options
+    options = store.prepare_change()[-1].options
     result = Deleted()
     old_paths: list[str] = []
     rewritten: dict[str, Any] = {}  # new path -> the file whose remaining rows it gets
