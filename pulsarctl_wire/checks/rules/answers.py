@@ -161,7 +161,7 @@ class DeliveredTwice(ConductRule):
         """Report the entry."""
         is_numbered = not consumer.topic.startswith(_NON_PERSISTENT)
         if is_numbered and self.can_judge(state):
-            rows = [(consumer.last_message, "the one before it"), (state.sighting, "not above it")]
+            rows = [(consumer.last_message, "the one before it"), (state.sighting, "not above all before")]
             self.report_mistake(state, consumer.subject(entry), rows)
 
 

@@ -214,5 +214,8 @@ class BlockedOnUnacked(SilenceRule):
 
 
 def _is_free(consumer: Consumer) -> bool:
-    """Return whether a consumer could get the next message: then something else holds it back."""
+    """Return whether a consumer could get the next message.
+
+    If so, unacknowledged messages are not what holds the message back.
+    """
     return consumer.permits > 0 and consumer.unacked < _FEW

@@ -188,13 +188,14 @@ def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
 class AdvertisedAddressUnreachable(Rule):
     """The broker sends the client to an address that the client cannot reach.
 
-    Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
-    answered. Connections to it are refused or not answered. Or no connection to it is seen for R, or until
-    the capture ends if the client has closed, though one was due: at some time the client host has sent
-    PRODUCER, SUBSCRIBE, or a PARTITIONED_METADATA that may create the topic, and after this answer it sends
-    neither PRODUCER nor SUBSCRIBE for it. It may also have connected where the capture cannot see. A
-    recording of pwire proxy says which of the proxy's addresses each connection came to; there a client that
-    closes within R is not reported. After a lookup over HTTP only failed connections count.
+    Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one
+    that answered. Connections to it are refused or not answered. Or no connection to it is seen for R
+    (until the capture ends, if the client has closed the connection with the answer), although the client
+    was going to open the topic: at some time its host has sent PRODUCER or SUBSCRIBE for the topic, or a
+    PARTITIONED_METADATA that may create it, but since this answer neither PRODUCER nor SUBSCRIBE. It may
+    also have connected where the capture cannot see. A recording of pwire proxy says which of the proxy's
+    addresses each connection came to; there a client that closes within R is not reported. After a lookup
+    over HTTP only failed connections count.
 
     Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
     Pulsar proxy.

@@ -190,7 +190,7 @@ class SendCorruptInTransit(ChecksumRule):
 
 
 class SendCorrupt(ChecksumRule):
-    """A message arrives with a wrong checksum and is not sent again: it is lost unless repeated.
+    """A message arrives with a wrong checksum, and its client does not send it again: it is lost.
 
     Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and no SEND with its
     producer name and sequence id for R. C++ and Python clients report the error to the application.

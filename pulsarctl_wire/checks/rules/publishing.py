@@ -146,9 +146,9 @@ class SequenceIdOutOfOrder(ConductRule):
 
     Must: number the messages of a producer by a counter that rises.
 
-    Wire: SEND with a sequence id that is not above the highest one since PRODUCER and another payload than
-    the earlier SEND with that id, if any, and a receipt that says it was stored. Where deduplication is on,
-    the broker drops it instead (`dropped_as_duplicate`).
+    Wire: SEND with a sequence id that is not above the highest one since PRODUCER, with another payload than
+    the earlier SEND with that id (if there is one), and with a receipt that says that it was stored. Where
+    deduplication is on, the broker drops it instead (`dropped_as_duplicate`).
 
     Advice: Let the client draw the ids from one counter, and send messages in that order.
 
@@ -165,7 +165,7 @@ class SequenceIdOutOfOrder(ConductRule):
         is_usual = send.chunk or producer.name.startswith(REPLICATOR) or (previous and previous.is_failed)
         if is_usual or not state.is_whole:
             return
-        text = f"The producer used sequence id {send.sequence} after {producer.highest}"
+        text = f"The producer used sequence id {send.sequence} after {max(send.highest_before, 0)}"
         rows: list[tuple[Sighting | None, str]] = [
             (previous, "has the same sequence id"),
             (send, f"sequence id {send.sequence}"),

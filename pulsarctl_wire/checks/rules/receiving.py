@@ -20,10 +20,10 @@ class AckNotDelivered(ConductRule):
 
     Must: acknowledge a message by the consumer that got it.
 
-    Wire: ACK of an entry above all that the consumer's subscription was given, or of one that another
-    consumer holds, for another topic on the same connection, or on the same Shared or Key_Shared
-    subscription. The broker ignores entries that are not of the subscription's topic, so these stay
-    unacknowledged.
+    Wire: ACK of an entry above all that the consumer's subscription was given; or of an entry that another
+    consumer holds, which is either for another topic on the same connection, or on the same Shared or
+    Key_Shared subscription. The broker ignores entries that are not of the subscription's topic, so these
+    stay unacknowledged.
 
     Advice: Let the client keep the consumer with each message that it hands out.
 
