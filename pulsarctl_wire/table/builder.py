@@ -70,9 +70,9 @@ class TableBuilder:
 
     def add(self, events: list[Event]) -> None:
         """Collect `events`."""
-        damage = self._frames.add(events)
+        other_events = self._frames.add(events)
         self._gaps += [
-            self._rows.make_gap_row(event) for event in damage if not isinstance(event, HttpMessage)
+            self._rows.make_gap_row(event) for event in other_events if not isinstance(event, HttpMessage)
         ]
         if self._messages is not None:
             self._messages.add(events)

@@ -135,13 +135,13 @@ class FrameRows:
 
     def add(self, events: list[Event]) -> list[Event]:
         """Collect the frames of `events` that `detail` asks for; return the events that are no frames."""
-        damage: list[Event] = []
+        other_events: list[Event] = []
         is_all, has_exchanges = self._detail == ALL, self._detail == EXCHANGES
         common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
         connections, row, last_connection = self._connections, self.row_count, None
         for frame in events:
             if not isinstance(frame, Frame):
-                damage.append(frame)
+                other_events.append(frame)
                 continue
             if not is_all and not (has_exchanges and is_exchange(frame)):
                 continue
@@ -188,7 +188,7 @@ class FrameRows:
                 self._bytes += len(raw)
             row += 1
         self.row_count = row
-        return damage
+        return other_events
 
     def _encode_type(self, frame: Frame) -> int:
         """Return a code for a type that is missing (-1), or that does not fit in an int32 (below -1)."""
@@ -222,7 +222,7 @@ class FrameRows:
             self._record_head(row, frame, head)
             if is_send and head.sequence != ids.sequence:
                 self._keep(row, "metadata_sequence_id", to_signed(head.sequence))
-        # Others are neither compressed nor a batch, so nothing in them can contradict their metadata.
+        # Others are not compressed, and no batch or one of a single message, which is not examined.
         if checksum and (head is None or head.codec or head.batch != 1 or checksum == _INVALID):
             for name, value in self._examiner.examine(frame):
                 self._keep(row, name, value)
@@ -336,7 +336,7 @@ class FrameRows:
             text = orjson.dumps(walk(body)).decode()
             self._keep(row, "command_json", text)
             self._bytes += len(text)
-            walk.take_problems()
+            walk.take_problems()  # begins the limits of the next frame; tables have no notes
 
     def _keep_set(self, row: int, ack_set: Iterable[int]) -> None:
         words = array("q", ack_set)

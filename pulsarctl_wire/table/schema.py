@@ -143,8 +143,8 @@ def _make_place_columns(file: str, time: str) -> list[Any]:
 _REPORT_COLUMNS: Final = [
     _int64(
         "reported_ns",
-        "when it was decoded, if it or what was decoded with it had waited for other bytes: "
-        "its place in the order of events; otherwise null",
+        "time of the packet that let it be decoded, if it or what was decoded with it had waited for other "
+        "bytes: by this time events are in order; otherwise null",
         _NS,
     ),
     _int32(
@@ -273,7 +273,7 @@ FRAMES: Final = _table(
         ),
         _int64(
             "payload_crc",
-            "of SEND: CRC32-C of what follows the metadata, without sign, which tells copies; "
+            "of SEND: CRC32-C of what follows the metadata, without sign: copies have the same; "
             "null if it is cut",
         ),
         _int64(
@@ -291,8 +291,8 @@ FRAMES: Final = _table(
         _int64(
             "head_crc",
             "of SEND and MESSAGE with a wrong checksum, with metadata that does not parse, an "
-            "unpacked_size or batch_messages: CRC32-C of checksum, METADATA_SIZE and metadata, without sign; "
-            "otherwise null",
+            "unpacked_size or batch_messages: CRC32-C of magic number, checksum, METADATA_SIZE and metadata, "
+            "without sign; otherwise null",
         ),
         _int64(
             "metadata_sequence_id", "of SEND: its metadata's, if that is not the command's; otherwise null"
@@ -398,9 +398,12 @@ MESSAGES: Final = _table(
         _int64("deliver_at_time", "when it is to be delivered", _MS),
         _int64("redelivery_count", "of MESSAGE"),
         _bool("already_acked", "true if the ack_set of a MESSAGE masks it; otherwise null"),
-        _long_text("key", "as it was sent: base64 of a binary key"),
+        _long_text("key", "as it was sent: base64 of a binary key; with --hash-keys its BLAKE2b hash"),
         _int32("key_hash", "as in the metadata of frames"),
-        _long_text("ordering_key", "takes the place of the key in Key_Shared subscriptions"),
+        _long_text(
+            "ordering_key",
+            "takes the place of the key in Key_Shared subscriptions; with --hash-keys its hash",
+        ),
         _column(pa.map_(pa.string(), pa.string()), "properties", "of names that come twice, the last"),
         _text("schema_version", "base64"),
         _text("compression", "of its entry"),
@@ -436,7 +439,7 @@ FINDINGS: Final = pa.schema(
 """The columns of the report `findings` (docs/reports.md)."""
 
 
-def describe(schema: Any, detail: str) -> Any:
+def with_detail(schema: Any, detail: str) -> Any:
     """Return the schema of a table with a note of its `detail`, if it does not hold all frames."""
     return schema if detail == ALL else schema.with_metadata({**schema.metadata, DETAIL: detail})
 
