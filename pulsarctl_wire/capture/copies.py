@@ -57,7 +57,7 @@ class Copies:
             del self._openings[next(iter(self._openings))]
 
     def take(self, segment: Segment, time_ns: int | None) -> bool:
-        """Count a segment of no known connection if it is a copy of a known one's; return whether it is."""
+        """Return whether a segment on unknown addresses is a copy of a known connection's; if so, count it."""
         key = segment[0]
         original = self.originals.get(key)
         if original is not None and segment[3] & SYN and not _has_syn(original, segment):

@@ -90,7 +90,10 @@ class PacketReader:
         self.on_secrets: OnSecrets | None = None
         """Called with each block that has secrets, before the packets after it are read."""
         self.listeners: dict[tuple[str, str], str] = {}
-        """As in `Knowledge`, by the comments of the packets read so far."""
+        """(client, server) of a connection through `pwire proxy` -> the address that the client connected to.
+
+        By the comments of the packets read so far.
+        """
         self._layout = layout
         self._interfaces = list(map(_Interface, layout.interfaces))
         self.offset = start

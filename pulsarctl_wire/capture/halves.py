@@ -47,8 +47,8 @@ Early = tuple[Unwrapped, Place, Place, bytes, UInt32, Nanoseconds | None, Wrappe
 """An early segment: sequence number, turn, packet, payload, missing, time in ns, acknowledgement number (-1:
 none), which is wrapped.
 
-Segments of both directions are delivered by turn: the packet's number, or the lower turn of a segment that
-waits for this one.
+Segments of both directions are delivered in the order of their turns. A segment's turn is the number of its
+packet; one that fills a hole takes over the turn of what waits for it, if that is lower.
 """
 
 NOTHING_EARLY: Final[list[Early]] = []
@@ -70,9 +70,9 @@ class Half:
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
-        self.is_client = stream.to_broker  # as TLS was told; commands may show the opposite later
+        self.is_client = stream.to_broker  # for TLS: stays, though commands may show the opposite
         self.is_plain = True  # its bytes are not TLS
-        self.unfinished: tuple[int, ...] = ()  # packets from the last one that completed a TLS record
+        self.unfinished: tuple[int, ...] = ()  # the packet that completed the last TLS record, and later ones
         self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
         self.next = 0  # the sequence number of the next byte

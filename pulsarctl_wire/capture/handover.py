@@ -245,6 +245,7 @@ def places(state: ReassemblerState) -> Iterator[int]:
         for stream in tcp.state.streams:
             if stream is not None:
                 _, _, size, _, packets, (_, packet) = stream.lost
+                # -1 (no packet yet) contradicts bytes: it is yielded, so that the caller finds no file for it
                 has_bytes = stream.held or size
                 last = stream.source, stream.packet, packet
                 yield from (place for place in last if place >= 0 or has_bytes)

@@ -113,8 +113,9 @@ class Dissector:
         self.skipped: dict[str, int] = {}
         """Packets without a TCP segment, by reason.
 
-        Fragments count as incomplete until their datagram is complete, then as that does. So the count of
-        incomplete ones is negative where an earlier dissector has counted fragments that were `waiting`.
+        A fragment counts as incomplete until its datagram is complete; then it counts for the datagram's
+        reason, or not at all if that holds a segment. So the count of incomplete ones is negative where an
+        earlier dissector has counted fragments that were `waiting`.
         """
         self.fragments = 0
         """IP fragments seen so far."""

@@ -121,12 +121,13 @@ class RotatingFiles:
         """Continue the numbering of the files that were written since then."""
         path = self._path
         name = re.compile(rf"{re.escape(path.stem)}_(\d{{5,}})_(\d{{14}}){re.escape(path.suffix)}")
+        numbers: dict[Path, int] = {}
         for file in path.parent.iterdir():
             match = name.fullmatch(file.name)
             if match and match[2] >= _stamp(since_ns):
-                self.paths.append(file)
-                self._count = max(self._count, int(match[1]))
-        self.paths.sort()
+                numbers[file] = int(match[1])
+        self.paths += sorted(numbers, key=numbers.__getitem__)
+        self._count = max([self._count, *numbers.values()])
         if not self._is_numbered and path.is_file():  # a pipe or a device is just opened again
             self._is_numbered = True
             self._count = max(self._count, 1)

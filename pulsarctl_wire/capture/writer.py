@@ -81,10 +81,14 @@ class PcapngWriter:
     def write_secrets(self, keylog: bytes) -> None:
         """Write lines of a TLS key log, if any: they open the packets that follow.
 
-        It is split into several blocks if one would be too large for readers.
+        It is split into several blocks, between lines, if one would be too large for readers.
         """
-        for start in range(0, len(keylog), _SECRETS_SIZE):
-            part = keylog[start : start + _SECRETS_SIZE]
+        start = 0
+        while start < len(keylog):
+            stop = start + _SECRETS_SIZE
+            if stop < len(keylog):
+                stop = keylog.rfind(b"\n", start, stop) + 1 or stop
+            part, start = keylog[start:stop], stop
             self._put(_SECRETS, struct.pack("<II", NSS, len(part)) + part + _PADDINGS[-len(part) % 4])
 
     def _add_interface(self, link: int) -> int:

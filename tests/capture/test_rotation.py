@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from segments import PING, PONG, START_NS, build, conversation, message, send, troubles
 
 from pulsarctl_wire.capture import read_events, read_frames
-from pulsarctl_wire.capture.rotation import GATHERED, RotatingWriter
+from pulsarctl_wire.capture.rotation import GATHERED, RotatingFiles, RotatingWriter
 from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
 
@@ -314,3 +314,14 @@ def test_tshark_has_no_complaint(tmp_path: Path) -> None:
         assert {row[0] for row in rows} == {""}
         assert {row[1] for row in rows} == {"1"}
         assert all(int(one) <= 0x400000 for row in rows for one in row[2].split(",") if one)
+
+
+def test_more_files_than_five_digits_number(tmp_path: Path) -> None:
+    names = [f"o_{number}_20251122093000.pcapng" for number in (99_998, 99_999, 100_000)]
+    for name in names:
+        (tmp_path / name).touch()
+    files = RotatingFiles(tmp_path / "o.pcapng", START_NS, size=100, keep=3, since_ns=1)
+    files.close()
+    assert [path.name for path in files.paths[:2]] == names[1:]
+    assert files.paths[2].name.startswith("o_100001_")
+    assert sorted(tmp_path.iterdir()) == sorted(files.paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsarctl_wire.capture.files import find_secrets
 from pulsarctl_wire.capture.tls import keylog
 from pulsarctl_wire.capture.tls.keylog import MAX_LINE, KeyLog, KeyLogFile
+from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.errors import CaptureError
 
 RANDOM, SECRET = "a1" * 32, "0B" * 48
@@ -197,3 +200,15 @@ def test_a_large_file_of_garbage_is_read(tmp_path: Path) -> None:
     assert log.describe_problems() == [
         "key log: 300,001 lines not understood (1 over 1,024 bytes), the first is line 1"
     ]
+
+
+def test_large_key_logs_are_split_between_lines() -> None:
+    lines = [f"CLIENT_RANDOM {number:064x} {SECRET}\n" for number in range(8_000)]
+    stream = io.BytesIO()
+    PcapngWriter(stream).write_secrets("".join(lines).encode())
+    log = KeyLog()
+    blocks = list(find_secrets(stream.getvalue()))
+    for body, _ in blocks:
+        log.feed(body[8:].rstrip(b"\0"))
+        log.finish()
+    assert (len(blocks), log.secrets, log.bad_lines) == (2, 8_000, 0)

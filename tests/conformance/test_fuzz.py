@@ -308,7 +308,7 @@ def test_scripts_send_the_same_bytes() -> None:
 
 def change(part: str, action: str, path: tuple[int, ...] = (), value: int | bytes = 0) -> Step:
     fields = {"topic": f"t-{TOKEN}", "producer_id": 1, "request_id": 1}
-    return Step("PRODUCER", fields, changes=(Change("", part, action, path, value),))
+    return Step("PRODUCER", fields, changes=(Change(part, action, path, value),))
 
 
 def test_changes() -> None:
@@ -422,3 +422,11 @@ def test_the_document_is_right() -> None:
     names = re.findall(r"^\| `([^|]+)` \|", section, re.MULTILINE)
     assert [name for name in names if name in KINDS] == list(KINDS)
     assert f"early with {MAX_FINDINGS} findings" in section
+
+
+def test_answers_of_commands_that_are_not_noted_are_not_judged() -> None:
+    sent = (
+        make_frame("CONNECT", client_version="c", protocol_version=21),
+        make_frame("SCALABLE_TOPIC_LOOKUP", session_id=1, topic="persistent://public/default/x"),
+    )
+    assert judged(*sent, came=[make_frame("SCALABLE_TOPIC_UPDATE", session_id=1)]) == ("", [])

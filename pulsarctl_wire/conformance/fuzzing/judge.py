@@ -17,8 +17,8 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 _EARLY: Final = frozenset({"CONNECT", "PING", "PONG", "AUTH_RESPONSE"})
 """Commands that are accepted before CONNECT."""
 
-_SCALABLE: Final = range(70, 82)
-"""Types of commands that brokers of Pulsar 4 do not know."""
+_SINCE_PULSAR_5: Final = range(70, 82)
+"""Types of commands that brokers of Pulsar 4 do not know, so that their answers are not judged."""
 
 _SUBJECTS: Final = {
     "CLOSE_PRODUCER": ("PRODUCER", "producer_id"),
@@ -34,7 +34,7 @@ _OPENINGS: Final = (NUMBERS["PRODUCER"], NUMBERS["SUBSCRIBE"])
 """Types of the commands that open a producer or a consumer."""
 
 _UNREQUESTED: Final = "unrequested"
-"""The beginning of the kinds of problems where more came than was asked for.
+"""The prefix of `Problem.kind` where more came than was asked for.
 
 They are not reported if `Judge.is_ambiguous`.
 """
@@ -60,7 +60,10 @@ class Judge:
         self.offence = ""
         """Why the broker must end the connection; "" if it need not."""
         self.is_ambiguous = False
-        """Whether the broker may read a command differently: Pulsar lets a text run beyond its message."""
+        """Whether the broker may read differently what was sent.
+
+        Its parser takes a text whose size runs beyond the end of its message, and skips unknown fields.
+        """
         self.is_refused = False
         """Whether a producer or consumer was refused, so that later steps are wrong."""
         self._limit = limit
@@ -106,7 +109,7 @@ class Judge:
             return
         frame = events[0]
         self.offence = self._find_offence(frame)
-        if frame.body is not None and frame.type not in _SCALABLE:
+        if frame.body is not None and frame.type not in _SINCE_PULSAR_5:
             self._note_command(frame)
 
     def _find_offence(self, frame: Frame) -> str:
@@ -198,6 +201,9 @@ class Judge:
         """Judge an answer by its id: there must be a request for each."""
         (_, key), *_ = ANSWERS[frame.type]
         number = getattr(frame.body, key)
+        kinds = [kind for kind, request in REQUESTS.items() if frame.type in request.answers]
+        if all(kind in _SINCE_PULSAR_5 for kind in kinds):
+            return
         if frame.command == "ERROR" and number == NO_REQUEST:
             return
         if frame.command == "PRODUCER_SUCCESS" and not frame.body.producer_ready:
@@ -206,10 +212,8 @@ class Judge:
         self.is_refused |= frame.command == "ERROR" and any(
             self._requests[kind, number] for kind in _OPENINGS
         )
-        kinds = [kind for kind, request in REQUESTS.items() if frame.type in request.answers]
         requests = sum(self._requests[kind, number] for kind in kinds)
-        is_update = key != "request_id" and requests > 0  # of a session or a watch: more may come at any time
-        if self._answers[frame.type, number] > requests and not is_update:
+        if self._answers[frame.type, number] > requests:
             expected = f"{requests} answers to requests {number} of {', '.join(map(command_name, kinds))}"
             self._report(f"{_UNREQUESTED} {frame.command}", expected, f"{describe(frame)} came, too")
         elif key == "request_id" and self._count_answers(number) > self._count_requests(number):

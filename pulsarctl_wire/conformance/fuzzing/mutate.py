@@ -154,7 +154,7 @@ def _change_message(part: str, data: bytes, descriptor: Any, random: Random) -> 
         value = random.choice((VARINT, FIXED_64, SIZED, GROUP, FIXED_32, 6, 7))
     elif action == "unknown":
         value = _make_unknown(random)
-    return Change("field", part, action, path, value)
+    return Change(part, action, path, value)
 
 
 def _list_paths(
@@ -174,12 +174,12 @@ def _list_paths(
 def _make_value(part: str, path: tuple[int, ...], field: Any, random: Random) -> Change:
     """Return the change that gives a field another value."""
     if field.type == FieldDescriptor.TYPE_STRING:
-        return Change("field", part, "bytes", path, random.choice(_TEXTS))
+        return Change(part, "bytes", path, random.choice(_TEXTS))
     if field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE):
-        return Change("field", part, "bytes", path, random.choice(_BLOBS))
+        return Change(part, "bytes", path, random.choice(_BLOBS))
     if field.enum_type is not None and random.random() < 0.5:
-        return Change("field", part, "number", path, random.choice([*field.enum_type.values_by_number, 99]))
-    return Change("field", part, "number", path, random.choice((*_INTEGERS, random.getrandbits(64))))
+        return Change(part, "number", path, random.choice([*field.enum_type.values_by_number, 99]))
+    return Change(part, "number", path, random.choice((*_INTEGERS, random.getrandbits(64))))
 
 
 def _make_unknown(random: Random) -> bytes:
@@ -201,10 +201,10 @@ def _change_type(step: Step, random: Random) -> Change:
     number = NUMBERS[step.command]
     return random.choice(
         (
-            Change("command", "command", "number", (1,), random.choice(_UNKNOWN_TYPES)),
-            Change("command", "command", "number", (1,), random.choice(list(NAMES))),
-            Change("command", "command", "missing", (1,)),
-            Change("command", "command", "missing", (number,)),
+            Change("command", "number", (1,), random.choice(_UNKNOWN_TYPES)),
+            Change("command", "number", (1,), random.choice(list(NAMES))),
+            Change("command", "missing", (1,)),
+            Change("command", "missing", (number,)),
         )
     )
 
@@ -216,22 +216,22 @@ def _change_size(step: Step, random: Random) -> Change:
     parts = ["total_size", "command_size"] + ["metadata_size"] * (step.metadata is not None)
     part = random.choice(parts)
     if random.random() < 0.5:
-        return Change("size", part, "add", (), random.choice((-8, -4, -1, 1, 4, 100, 2**16)))
-    return Change("size", part, "set", (), random.choice(_TOTALS if part == "total_size" else _SIZES))
+        return Change(part, "add", (), random.choice((-8, -4, -1, 1, 4, 100, 2**16)))
+    return Change(part, "set", (), random.choice(_TOTALS if part == "total_size" else _SIZES))
 
 
 def _change_checksum(step: Step, random: Random) -> Change:
-    return Change("checksum", "checksum", random.choice(("wrong", "absent", "polynomial")))
+    return Change("checksum", random.choice(("wrong", "absent", "polynomial")))
 
 
 def _cut(step: Step, random: Random) -> Change:
-    return Change("cut", "frame", "cut", (), random.choice((random.randrange(1000), 1, 500, 999)))
+    return Change("frame", "cut", (), random.choice((random.randrange(1000), 1, 500, 999)))
 
 
 def _change_bytes(step: Step, random: Random) -> Change:
     if random.random() < 0.7:
-        return Change("byte", "frame", "flip", (), random.getrandbits(16))
-    return Change("byte", "frame", "insert", (), random.randbytes(random.choice((1, 4, 64))))
+        return Change("frame", "flip", (), random.getrandbits(16))
+    return Change("frame", "insert", (), random.randbytes(random.choice((1, 4, 64))))
 
 
 # -- order and commands

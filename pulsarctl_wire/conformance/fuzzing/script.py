@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def write_script(exchanges: Iterable[Exchange], comments: Iterable[str]) -> str:
     """Return the lines of a script, with comments before them.
 
-    After a step whose answer came, the script waits for it.
+    After each step, the script waits for the first command that came before the next one, if any.
     """
     lines = [f"# {comment}" for comment in comments]
     for exchange in exchanges:

@@ -44,7 +44,6 @@ class Later(NamedTuple):
 class Change(NamedTuple):
     """Something wrong in a frame.
 
-    kind     the sort of change: "field", "size", "checksum", "cut", "byte", "command"
     part     "command" or "metadata": the message in which the field at `path` is changed; "total_size",
              "command_size" or "metadata_size"; "checksum"; "frame"
     action   what is done, see `_edit`, `_resize`, `_seal` and `_damage`
@@ -52,7 +51,6 @@ class Change(NamedTuple):
     value    what the action needs
     """
 
-    kind: str
     part: str
     action: str
     path: tuple[int, ...] = ()
@@ -80,7 +78,7 @@ class Step(NamedTuple):
 
     @property
     def signature(self) -> tuple[str, ...]:
-        """Its command, and what kinds of changes it has: what makes two steps alike."""
+        """Its command, and the parts and actions of its changes: what makes two steps alike."""
         return (self.command, *sorted({f"{change.part} {change.action}" for change in self.changes}))
 
 
