@@ -57,7 +57,7 @@ class Copies:
             del self._openings[next(iter(self._openings))]
 
     def take(self, segment: Segment, time_ns: int | None) -> bool:
-        """Return whether a segment on unknown addresses is a copy of a known connection's; if so, count it."""
+        """Count a segment on unknown addresses if it copies a known connection's; return whether it does."""
         key = segment[0]
         original = self.originals.get(key)
         if original is not None and segment[3] & SYN and not _has_syn(original, segment):

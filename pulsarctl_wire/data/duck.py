@@ -113,7 +113,11 @@ class DuckEngine(Engine):
         self._define(name, f"SELECT * FROM kept_{name}")
 
     def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
-        return read([(table.findings, table.connections) for table in self._found], cluster, is_one=is_one)
+        return read(
+            [(table.findings, table.connections) for table in self._found],
+            cluster,
+            is_one=is_one,
+        )
 
     def _give(self, name: str, rows: Any) -> None:
         self._datasets[name] = rows

@@ -52,7 +52,7 @@ def statements(dialect: Dialect, files: Sequence[str], clusters: Mapping[str, in
         if name not in trees:
             visit(name)
     for name, tree in trees.items():
-        if dialect == "trino":  # its UNNEST makes a column of each field; wrapped in a row, one of all
+        if dialect == "trino":  # its UNNEST makes a column of each field; wrapped in a row, one of the struct
             for explode in tree.find_all(exp.Explode):
                 explode.set("this", parse_one(f"transform({explode.this.sql()}, x -> ROW(x))", read="trino"))
         yield f"CREATE OR REPLACE VIEW {name} AS\n{tree.sql(dialect, pretty=True)};\n"

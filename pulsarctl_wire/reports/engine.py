@@ -1,8 +1,9 @@
-"""What runs the SQL of reports: an engine holds one table, and makes the views that a query names."""
+"""What runs the SQL of reports: an engine reads tables, and makes the views that a query names."""
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ _VANISHED: Final = re.compile(
 )
 """How DuckDB, pyarrow and Spark say that a file is not there."""
 _END: Final = re.compile(r"[;\s]+\Z")
-_WORD: Final = re.compile(r"[a-z_]+")
+_WORD: Final = re.compile(r"[A-Za-z_]+")
 _READS_MESSAGES: Final = re.compile(r"\b(from|join)\s+messages\b", re.IGNORECASE)
 
 
@@ -44,11 +45,11 @@ class Answer(NamedTuple):
 
 
 class Engine(ABC):
-    """Runs SQL over one table, whose parts are the views `all_frames`, `all_gaps`, ….
+    """Runs SQL over tables, whose rows together are the views `all_frames`, `all_gaps`, ….
 
-    `choice` says which of their rows are read; `found` says which files there are; `find_again` finds them
-    anew. A query that has given no row yet starts over, at most `MAX_AGAIN` times, if a file has vanished and
-    the table has other files by now, as after a rebuild.
+    `choice` says which of their rows are read; `found` are the tables (`pipeline.storage.tables.Found`), and
+    `find_again` finds them anew. A query that has given no row yet starts over, at most `MAX_AGAIN` times, if
+    a file has vanished and a table has other files by now, as after a rebuild.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Engine(ABC):
         """
         if not self._has_messages and _READS_MESSAGES.search(sql):
             raise QueryError("there are no messages: make a table with them by pwire table --messages")
-        for name in _WORD.findall(sql):
+        for name in map(str.lower, _WORD.findall(sql)):
             if name not in self._unmade:
                 continue
             self._unmade.remove(name)
@@ -226,7 +227,10 @@ def clusters(rows: Iterable[Iterable[str | None]]) -> dict[str, int]:
     for server, *urls in rows:
         if server is None:
             continue
-        group = {server, *(urlsplit(url).netloc for url in urls if url)}
+        group = {server}
+        for url in filter(None, urls):
+            with suppress(ValueError):  # it is no URL
+                group.add(urlsplit(url).netloc)
         for other_group in [other_group for other_group in groups if other_group & group]:
             groups.remove(other_group)
             group |= other_group

@@ -62,9 +62,11 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
     own_ns = f"coalesce(time_ns, {_LAST})"
     not_ended = f"known c WHERE NOT {_ENDED}"
-    # The numbers are `turn`, the order of rows with one time: -1 is the end of the addresses' earlier user.
+    # The numbers are `turn`, the order of rows with one time. -1: a connection ends because another one
+    # begins to use its addresses, whose rows come after it.
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
-        # Two times, two selects: so a condition for `at_ns` is one for a column, and readers skip by it.
+        # One select for each of the two times: so a condition on `at_ns` becomes one on a column of the
+        # files, and row groups that cannot meet it are skipped.
         (_PLACE, "'frame'", 2, own_ns, frame_columns, f"{frames} f WHERE reported_ns IS NULL"),
         (_PLACE, "'frame'", 2, "reported_ns", frame_columns, f"{frames} f WHERE reported_ns IS NOT NULL"),
         (_PLACE, "kind", 2, f"coalesce(reported_ns, {own_ns})", _GAP_COLUMNS, f"{gaps} g"),

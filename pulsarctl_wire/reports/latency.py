@@ -66,6 +66,8 @@ def slow(options: Options) -> str:
         SELECT l.*, min(f.file) AS file, min(f.packet_offset) AS packet_offset, min(a.file) AS answer_file,
             min(a.packet_offset) AS answer_packet_offset
         FROM longest l
-            LEFT JOIN frames f ON {_frame_condition("f", "time_ns", "command", _IDS)}
-            LEFT JOIN frames a ON {_frame_condition("a", "answered_ns", "answer", _ANSWER_IDS)}
+            LEFT JOIN frames f ON f.connection = l.connection
+                AND {_frame_condition("f", "time_ns", "command", _IDS)}
+            LEFT JOIN frames a ON (a.connection = l.connection OR l.kind = 'delivery')
+                AND {_frame_condition("a", "answered_ns", "answer", _ANSWER_IDS)}
         GROUP BY ALL ORDER BY {order.format("l.")}"""

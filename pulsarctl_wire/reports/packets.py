@@ -1,6 +1,7 @@
 """Where the packets of frames, or of whole connections, are: in which captures, from which byte on, as SQL.
 
-A row is a `pipeline.files.extract.Window`.
+`pipeline.files.extract.window` makes a Window of each row, by the order of the columns: `place` and
+`place_ns` are its offset and `at_ns`, the two sizes its header.
 """
 
 from typing import Final
@@ -135,7 +136,7 @@ def connections(table: str, where: str) -> str:
         ),
         lives AS (SELECT connection, min(start_ns) AS since, max(time_ns) AS until FROM rows_of
             GROUP BY connection),
-        ends AS (SELECT connection, file, packet_offset, last_ns,
+        spans AS (SELECT connection, file, packet_offset, last_ns,
             lead(time_ns) OVER (PARTITION BY cluster, client_ip, client_port, server_ip, server_port
                 ORDER BY time_ns) AS next_ns FROM all_connections),
         placed AS (
@@ -143,14 +144,14 @@ def connections(table: str, where: str) -> str:
             GROUP BY connection, file
         )
         SELECT placed.file AS file,
-            CASE WHEN ends.file = placed.file THEN least(packet_offset, place) ELSE 0 END AS start,
+            CASE WHEN spans.file = placed.file THEN least(packet_offset, place) ELSE 0 END AS start,
             {_NONE} AS stop, {_ENDS}, since,
             greatest(until, least(coalesce(last_ns, until) + {_AFTER}, coalesce(next_ns - 1, {2**62})))
                 AS until,
             place, time_ns AS place_ns, {_NONE} AS total_size, {_NONE} AS command_size, false AS partial,
             true AS is_whole, frames
         FROM placed JOIN lives ON placed.connection = lives.connection
-        LEFT JOIN ends ON placed.connection = ends.connection"""
+        LEFT JOIN spans ON placed.connection = spans.connection"""
 
 
 def totals() -> str:

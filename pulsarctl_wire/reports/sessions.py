@@ -64,7 +64,7 @@ def producers(options: Options) -> str:
         )
         SELECT s.topic, s.producer, s.connection, client, s.producer_id, sends, messages, batches,
             messages / sends AS messages_per_send, bytes, uncompressed_bytes,
-            uncompressed_bytes / bytes AS ratio, compression, most_pending, resends,
+            uncompressed_bytes / nullif(bytes, 0) AS ratio, compression, most_pending, resends,
             sends - coalesce(count, 0) AS without_receipt, {_TIMES}, first_ns, last_ns
         FROM sends s
             LEFT JOIN ({percentiles(PUBLISHES, names)}) p ON {same("s", "p", names)}

@@ -128,7 +128,10 @@ class Choice:
         subscription: str | None = "subscription",
         client: str | None = "client",
     ) -> list[str]:
-        """Return the conditions that a SEND and its MESSAGE do not share, for columns that are not None."""
+        """Return the conditions for producer, subscription and client, which not all frames of an entry have.
+
+        A column that is None has no condition.
+        """
         return [
             *(_matching(producer, self.producer) if producer else []),
             *(_matching(subscription, self.subscription) if subscription else []),

@@ -3,7 +3,7 @@
 A view may read others. An `Engine` makes a view when a query names it.
 
     frames, gaps, …   the tables, or what `Choice` chooses of them
-    followed          frames chosen only by what a SEND and its MESSAGE share, to follow entries
+    followed          frames chosen only by time, cluster, host and topic, to follow entries
     whole             the frames that were captured completely
     answered          a row per request and its answer
     publishes         the rows of `answered` for a SEND with its SEND_RECEIPT
@@ -203,7 +203,7 @@ VIEWS: Final = {
             ) together
         ) covered WHERE up_to_ns IS NULL""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged
-    # after that. `again`: entries that had been acknowledged before that, too.
+    # after that. `again`: of entries acknowledged before their first MESSAGE, the first ACK from then on.
     "deliveries": f"""
         WITH again AS (
             SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, min(t.time_ns) AS ack_ns

@@ -86,7 +86,11 @@ class SparkEngine(Engine):
         self._cached.append(table)
 
     def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
-        return read([(table.findings, table.connections) for table in self._found], cluster, is_one=is_one)
+        return read(
+            [(table.findings, table.connections) for table in self._found],
+            cluster,
+            is_one=is_one,
+        )
 
     def _give(self, name: str, rows: Any) -> None:
         values = [tuple(row.values()) for row in rows.to_pylist()]

@@ -272,7 +272,7 @@ async def unacked_limit(broker: Target) -> None:
 async def txn_off(broker: Target) -> None:
     """Transactions are off: ACK with txnid and request_id, Individual; Cumulative on Shared.
 
-    Expected: ACK_RESPONSE {NotAllowedError}; ACK_RESPONSE without error, as of any cumulative one on Shared.
+    Expected: ACK_RESPONSE {NotAllowedError}; ACK_RESPONSE without error, as for any cumulative one on Shared.
 
     Source: Broker: Consumer.messageAcked.
     """
@@ -334,9 +334,10 @@ async def redelivery_count_restarts(broker: Target) -> None:
 
 @case(OBSERVED, needs=("batchack",))
 async def cumulative_nothing_open(broker: Target) -> None:
-    """Exclusive: cumulative ACK of the 2nd batch of 3 with ack_set=[4], then with ack_set=[0]; REDELIVER.
+    """Exclusive, two batches of 3 messages: cumulative ACK of the second with ack_set=[4], then with
+    ack_set=[0]; REDELIVER.
 
-    Expected: The 2nd with ack_set=[4]: the other ACK counts only for entries before it.
+    Expected: The second with ack_set=[4]: the ACK with ack_set=[0] counts only for entries before it.
 
     Source: Managed ledger: ManagedCursorImpl.
     """

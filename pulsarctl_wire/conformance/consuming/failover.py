@@ -107,7 +107,8 @@ async def old_client_v11(broker: Target) -> None:
 
 @case(OBSERVED)
 async def standby_told_before_success(broker: Target) -> None:
-    """Failover: the ring's owner is connected for 1.5 s; the other subscribes.
+    """Failover: of two consumers, the one that the hash ring makes active is connected for 1.5 s; then the
+    other subscribes.
 
     Expected: The newcomer gets ACTIVE_CONSUMER_CHANGE {false} *before* its SUCCESS.
 

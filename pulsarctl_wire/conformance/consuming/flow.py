@@ -272,7 +272,8 @@ async def while_blocked(broker: Target) -> None:
     """Shared, maxUnackedMessagesPerConsumer=10: FLOW 100 on 30 messages, FLOW 50, CONSUMER_STATS;
     acknowledge 5, CONSUMER_STATS.
 
-    Expected: 10 messages; availablePermits=90; 5 more; availablePermits=135.
+    Expected: 10 messages; availablePermits=90: FLOW while it is blocked counts only later; 5 more;
+    availablePermits=135.
 
     Source: Broker: Consumer.flowPermits.
     """

@@ -213,7 +213,7 @@ async def batch_follows_first(broker: Target) -> None:
 
 @case(OBSERVED, without=("autosplit", "limits", "subscribing"), since="4.0")
 async def no_key_sticky(broker: Target) -> None:
-    """20 messages without key from one producer, ids differ.
+    """20 messages without key from one producer, with sequence ids 0 to 19.
 
     Expected: Spread by 'producer-sequence' (more than one consumer gets some).
 
