@@ -71,7 +71,7 @@ class Half:
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
         self.is_client = stream.to_broker  # for TLS: stays, though commands may show the opposite
-        self.is_plain = True  # its bytes are not TLS
+        self.is_plain = True  # nobody looks for TLS in its bytes: there is none, or there are no secrets
         self.unfinished: tuple[int, ...] = ()  # the packet that completed the last TLS record, and later ones
         self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
@@ -170,7 +170,7 @@ class Tcp:
         self.waiting = False  # new segments must wait their turn, as bytes are missing in one of the halves
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
-        self.reported = 0  # late events of the current packet
+        self.reported = 0  # events of the current packet that `note_report` has numbered
         self.copies: tuple[bytes, ...] = ()  # keys of segments that are copies of its segments
         self.mark: Any = None  # for the caller's use, and so are the next two
         self.is_synced = False
@@ -248,7 +248,8 @@ def is_another(half: Half, sequence: int) -> bool:
 def is_repeated(half: Half, segment: Segment, time_ns: int | None) -> bool:
     """Return whether a segment repeats the last bytes of its half, sooner than TCP could.
 
-    After the end of the connection, none does: a saved connection would not know the last packet's time.
+    After the end of the connection, none does: `life_state` hands over the time of the end, not of later
+    packets, and every process must count the same.
     """
     _, sequence, _, flags, payload, missing = segment
     last_ns = None if half.tcp.ended else half.tcp.last_ns

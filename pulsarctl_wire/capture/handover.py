@@ -235,7 +235,7 @@ class ReassemblerState(NamedTuple):
 
 
 def places(state: ReassemblerState) -> Iterator[int]:
-    """Yield the places of the packets that rows of connections may name later."""
+    """Yield the places of the packets that later events of these connections, or their ends, may name."""
     for tcp in state.known:
         yield from (tcp.packet, tcp.state.last_packet)
         for half in tcp.state.halves:
@@ -245,7 +245,8 @@ def places(state: ReassemblerState) -> Iterator[int]:
         for stream in tcp.state.streams:
             if stream is not None:
                 _, _, size, _, packets, (_, packet) = stream.lost
-                # -1 (no packet yet) contradicts bytes: it is yielded, so that the caller finds no file for it
+                # -1: no packet yet. With bytes, the state contradicts itself: its -1 is yielded, so that the
+                # caller, who finds no file for it, refuses the state
                 has_bytes = stream.held or size
                 last = stream.source, stream.packet, packet
                 yield from (place for place in last if place >= 0 or has_bytes)

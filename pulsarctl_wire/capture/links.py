@@ -61,7 +61,7 @@ _PPP_TYPES: Final = {0x0021: IP, 0x0057: IP, 0x0281: MPLS, 0x0283: MPLS, 0x0053:
 _NSH_TYPES: Final = {1: IP, 2: IP, 3: BRIDGED, 4: NSH, 5: MPLS}
 """Next protocol of NSH and VXLAN-GPE -> kind."""
 _SNAP: Final = b"\xaa\xaa\x03"
-_LARGEST_FRAME: Final = 1500  # a larger number in the place of an 802.3 length is an EtherType
+_LARGEST_FRAME: Final = 0x5FF  # a larger number in the place of an 802.3 length is an EtherType
 _LARGEST_HEADER: Final = 4096  # of PKTAP, PPI
 
 

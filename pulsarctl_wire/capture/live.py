@@ -24,7 +24,7 @@ BUFFER: Final = 64 * 1024 * 1024
 _LARGEST: Final = 256 * 1024  # bytes; segments are captured before the interface splits them
 _INSTRUCTION: Final = struct.Struct("=HBBI")  # of BPF
 _RETURN, _ALL = 6, 0xFFFFFFFF
-_TICK: Final = 0.2  # seconds between two calls of `is_over`; more than a block of the ring waits
+_TICK: Final = 0.2  # seconds between two calls of `is_over`; longer than the ring holds a block back
 _REPORT_EVERY: Final = 1.0  # seconds between two reports of dropped packets
 
 

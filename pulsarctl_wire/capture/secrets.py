@@ -56,7 +56,10 @@ class Secrets:
             self._files.append(path)
 
     def freeze(self) -> None:
-        """Read no more key logs, so that reading the captures again gives the same."""
+        """Read no more key logs, and allow as many record numbers to be tried as at first.
+
+        So reading the captures again gives the same.
+        """
         self._logs.clear()
         self.keylog.restore_effort()
 

@@ -39,8 +39,8 @@ from pulsarctl_wire.wire.session.knowledge import Knowledge
 SNIFFED: Final = 4096
 """Bytes of a source, after decompression, that show whether it is text."""
 
-LATEST: Final = 64
-"""Packets after which a packet with an earlier time is still put in its place."""
+MAX_LATE: Final = 64
+"""Maximum number of later packets that come before a packet which is still put in its place."""
 
 _MAX_DROPPED: Final = 1 << 53  # packets, whatever counts damaged files have; JSON holds it
 _PIECE: Final = 64 * 1024  # bytes decoded at a time
@@ -120,7 +120,7 @@ class _UntilError(Iterator[_Item]):
 
 
 def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, RawPacket]]:
-    """Yield numbered packets in the order of their times, unless one is more than `LATEST` packets late.
+    """Yield numbered packets in the order of their times, unless one is more than `MAX_LATE` packets late.
 
     Captures of a network card with several queues are not in that order. A CaptureError comes after all
     packets before it.
@@ -138,7 +138,7 @@ def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, Ra
             while place and (window[place - 1][1][0] or 0) > time_ns:
                 place -= 1
             window.insert(place, numbered)
-        if len(window) > LATEST:
+        if len(window) > MAX_LATE:
             yield window.popleft()
     yield from window
     if packets_until_error.error is not None:

@@ -915,3 +915,15 @@ def test_packets_in_packets_without_end() -> None:
     assert dissect(RAW_IP, nested) is None
     tunnels = b"".join(bytes(IP(proto=4, len=20 * left)) for left in range(3000, 0, -1))
     assert dissect(RAW_IP, tunnels) is None
+
+
+@pytest.mark.parametrize("size", [1_452, 1_453, 1_460])
+def test_full_size_packets_in_aggregated_wifi_frames(size: int) -> None:
+    packet: Packet = IP(dst="10.0.0.2")
+    packet = packet / TCP(dport=6650) / bytes(size)
+    llc = b"\xaa\xaa\x03\0\0\0\x08\x00" + bytes(packet)
+    data = b"\x88\x01" + bytes(22) + b"\x80\0" + bytes(12) + len(llc).to_bytes(2, "big") + llc
+    dissector = Dissector()
+    segment = dissector.segment(105, data, len(data))
+    assert segment is not None
+    assert (len(segment[4]), dissector.skipped) == (size, {})

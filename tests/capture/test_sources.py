@@ -268,7 +268,7 @@ def test_packets_in_the_order_of_their_times() -> None:
 
     assert sorted_(10, 30, 20, 20, 40) == [(1, 10), (3, 20), (4, 20), (2, 30), (5, 40)]
     assert sorted_(10, None, 5, None) == [(1, 10), (2, None), (3, 5), (4, None)]
-    late = sources.LATEST
+    late = sources.MAX_LATE
     assert sorted_(*range(2, late + 2), 1)[0] == (late + 1, 1)
     assert sorted_(*range(2, late + 3), 1)[:2] == [(1, 2), (late + 2, 1)]
 
