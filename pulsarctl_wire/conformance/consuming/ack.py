@@ -337,7 +337,7 @@ async def cumulative_nothing_open(broker: Target) -> None:
     """Exclusive, two batches of 3 messages: cumulative ACK of the second with ack_set=[4], then with
     ack_set=[0]; REDELIVER.
 
-    Expected: The second with ack_set=[4]: the ACK with ack_set=[0] counts only for entries before it.
+    Expected: The second with ack_set=[4]: the ACK with ack_set=[0] counts only for earlier batches.
 
     Source: Managed ledger: ManagedCursorImpl.
     """

@@ -114,8 +114,8 @@ async def overflow(broker: Target) -> None:
 async def batch_shared_1(broker: Target) -> None:
     """Batch of 5 in one entry, then 3 singles; Shared, FLOW 1.
 
-    Expected: One MESSAGE with the whole batch; nothing more until 4 further permits are paid: FLOW 4 -> still
-    nothing, FLOW 1 -> next single.
+    Expected: One MESSAGE with the whole batch, which leaves -4 permits; FLOW 4 (0 permits) -> nothing; FLOW 1
+    -> next single.
 
     Source: Broker: Consumer.sendMessages.
     """

@@ -156,7 +156,7 @@ async def uncovered_slot_waits(broker: Target) -> None:
     await first.expect_nothing(0)
 
 
-@case(SHOULD, without=("limits", "subscribing"), since="4.0")
+@case(SHOULD, without=("autosplit", "limits", "subscribing"), since="4.0")
 async def ordering_key_wins(broker: Target) -> None:
     """Two messages: partition_key k1 + ordering_key k2, and partition_key k2.
 
@@ -192,7 +192,7 @@ async def base64_key(broker: Target) -> None:
     await _expect_owners(consumers, keys, lambda key: find_consistent_owner("abc", key))
 
 
-@case(SHOULD, without=("limits", "subscribing"), since="4.0")
+@case(SHOULD, without=("autosplit", "limits", "subscribing"), since="4.0")
 async def batch_follows_first(broker: Target) -> None:
     """Batch of 3 whose single messages have keys of other owners; entry metadata partition_key = key of b.
 
@@ -215,7 +215,7 @@ async def batch_follows_first(broker: Target) -> None:
 async def no_key_sticky(broker: Target) -> None:
     """20 messages without key from one producer, with sequence ids 0 to 19.
 
-    Expected: Spread by 'producer-sequence' (more than one consumer gets some).
+    Expected: Each goes to the owner of 'PRODUCER-SEQUENCE' as a key: 'p-0' … 'p-19'.
 
     Source: Common: Commands.resolveStickyKey.
     """

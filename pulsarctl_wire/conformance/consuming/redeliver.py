@@ -177,5 +177,7 @@ async def key_shared_order(broker: Target) -> None:
     equal(payloads(await consumer.messages(4)), [b"0", b"1", b"2", b"3"], "payloads")
     consumer.redeliver()
     consumer.flow(2)
-    equal(payloads(await consumer.messages(2)), [b"0", b"1"], "payloads")
+    messages = await consumer.messages(2)
+    equal(payloads(messages), [b"0", b"1"], "payloads")
+    equal([message.body.redelivery_count for message in messages], [1, 1], "redelivery_count")
     await consumer.expect_nothing()

@@ -189,8 +189,8 @@ async def _seek_nondurable(broker: Target, fields: dict[str, Any]) -> None:
 async def nondurable(broker: Target) -> None:
     """3 messages; durable=false at Latest; SEEK to Earliest; the list of subscriptions; SUBSCRIBE as before.
 
-    Expected: The subscription is gone; all 3 are delivered: it goes on at the SEEK's target, not at its
-    start_message_id.
+    Expected: The list is empty; all 3 are delivered: the new SUBSCRIBE starts at the target of SEEK, not at
+    its own start_message_id.
 
     Source: Broker: PersistentSubscription.resetCursor.
     """

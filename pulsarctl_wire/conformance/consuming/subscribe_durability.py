@@ -41,7 +41,7 @@ async def _start_at(broker: Target, start: Any, expected: list[bytes], initial: 
 async def nondurable_start_id(broker: Target) -> None:
     """durable=false, start_message_id = third of five (ledger L, entry 2).
 
-    Expected: First MESSAGE is entry 2 (broker steps one back, the client filters).
+    Expected: First MESSAGE is entry 2 itself: a client that does not want the start drops it.
 
     Source: Broker: PersistentTopic.getNonDurableSubscription.
     """

@@ -1,4 +1,4 @@
-"""SUBSCRIBE where settings or policies forbid it, and what else the setting "subscribing" changes."""
+"""What the setting "subscribing" changes: SUBSCRIBEs that it forbids, redelivery counts, permits."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ async def same_address(broker: Target) -> None:
 
 @case(SHOULD, needs=("subscribing",))
 async def rate(broker: Target) -> None:
-    """subscribeThrottlingRatePerConsumer=2: SUBSCRIBE and CLOSE_CONSUMER three times; once with another
-    name.
+    """subscribeThrottlingRatePerConsumer=2: SUBSCRIBE and CLOSE_CONSUMER twice, and SUBSCRIBE a third time;
+    then SUBSCRIBE with another consumer name.
 
-    Expected: ERROR NotAllowedError for the third; SUCCESS.
+    Expected: ERROR NotAllowedError for the third; SUCCESS for the other name.
 
     Source: Broker: SubscribeRateLimiter.
     """
@@ -92,7 +92,7 @@ async def no_redelivery_count(broker: Target) -> None:
 async def precise_flow(broker: Target) -> None:
     """preciseDispatcherFlowControl: 12 batches of 3; Exclusive, FLOW 4, then 14.
 
-    Expected: 4 MESSAGEs: nothing is known of the batches; then 2: permits are taken for messages.
+    Expected: 4 MESSAGEs, for 12 permits, as the sizes of batches are not known yet; then 2, for the 6 left.
 
     Source: Broker: Consumer.getAvgMessagesPerEntry.
     """
@@ -102,6 +102,6 @@ async def precise_flow(broker: Target) -> None:
     consumer = await broker.subscribe(topic, permits=4)
     await consumer.messages(4)
     await consumer.expect_nothing()
-    consumer.flow(14)  # 6 permits are left
+    consumer.flow(14)  # 4 - 12 + 14 = 6 permits: two batches of 3
     await consumer.messages(2)
     await consumer.expect_nothing()
