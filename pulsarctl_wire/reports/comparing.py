@@ -79,7 +79,7 @@ def compare(options: Options) -> str:
 _COUNTED: Final = {"published": 10, "delivered": 10, "bytes": 10_000, "errors": 3}
 """Measure -> what is added to both sides of a quotient, so that small numbers do not stand out."""
 _TIMED: Final = ("p50", "p99")
-_TIMED_FLOOR: Final = 1_000_000  # ns: the same for latencies
+_TIMED_ADDED: Final = 1_000_000  # ns: the same for latencies
 _DAYS: Final = 3
 """The fewer days a baseline has, the more a value must differ: by a factor of 1 + `_DAYS` / days."""
 
@@ -96,7 +96,7 @@ def unusual(options: Options) -> str:
     width = options.bucket_ns or HOUR
     if DAY % width:
         raise QueryError("report unusual: a day must be a multiple of the bucket")
-    floors = " ".join(f"WHEN '{name}' THEN {floor}" for name, floor in _COUNTED.items())
+    added_sql = " ".join(f"WHEN '{name}' THEN {added}" for name, added in _COUNTED.items())
     columns = "topic, slot, measure"
     noise = f"{_SIGMAS} * sqrt(CASE WHEN value > high THEN high ELSE low END + 1)"
     return f"""
@@ -113,11 +113,11 @@ def unusual(options: Options) -> str:
             ) ranked GROUP BY {columns}
         ),
         compared AS (
-            SELECT *, greatest((value + least_value) / (high + least_value),
-                (low + least_value) / (value + least_value)) AS factor
+            SELECT *, greatest((value + added) / (high + added),
+                (low + added) / (value + added)) AS factor
             FROM (
                 SELECT p.start_ns, p.topic, p.measure, value, low, middle, high, days, count, at_edge,
-                    CASE p.measure {floors} ELSE {_TIMED_FLOOR} END AS least_value
+                    CASE p.measure {added_sql} ELSE {_TIMED_ADDED} END AS added
                 FROM placed p JOIN baseline b
                     ON p.topic = b.topic AND p.slot = b.slot AND p.measure = b.measure
                 WHERE role = 'now'

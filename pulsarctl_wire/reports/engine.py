@@ -175,7 +175,10 @@ class Engine(ABC):
 
     @abstractmethod
     def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
-        """Return the findings that were written with the tables, as `pipeline.storage.findings.read` does."""
+        """Return the findings that were written with the tables; None if they do not cover all tables.
+
+        `is_one`: all rows without a label are of one cluster. See `pipeline.storage.findings.read`.
+        """
 
     @abstractmethod
     def _give(self, name: str, rows: Any) -> None:
@@ -183,7 +186,9 @@ class Engine(ABC):
 
     @abstractmethod
     def _diagnose(self, name: str, sql: str) -> None:
-        """Make a view of what the doctor finds in the rows of `findings.events`; its columns are `FINDINGS`.
+        """Make a view of what the doctor finds in the rows of `findings.events`.
+
+        Its columns are `table.schema.FINDINGS`.
 
         Raises CaptureError if a row has impossible values.
         """

@@ -11,7 +11,7 @@ from typing import Final
 from pulsarctl_wire.reports.sql import Choice, Options, address, literal
 from pulsarctl_wire.reports.views import in_clusters, named_servers
 
-ORDER: Final = "cluster, at_ns, turn, reported_place, file, packet_offset, stream_offset, connection"
+ORDER: Final = "cluster, at_ns, rank, reported_place, file, packet_offset, stream_offset, connection"
 """The order of the rows that `events` gives."""
 
 _LAST: Final = 2**63 - 1  # `at_ns` of what comes at the end
@@ -62,7 +62,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
     own_ns = f"coalesce(time_ns, {_LAST})"
     not_ended = f"known c WHERE NOT {_ENDED}"
-    # The numbers are `turn`, the order of rows with one time. -1: a connection ends because another one
+    # The numbers are `rank`, the order of rows with one time. -1: a connection ends because another one
     # begins to use its addresses, whose rows come after it.
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
         # One select for each of the two times: so a condition on `at_ns` becomes one on a column of the
@@ -77,10 +77,10 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
         (_TCP_PLACE, "'ended'", 3, str(_LAST), _TCP_COLUMNS, f"{not_ended} AND c.reused_ns IS NULL"),
     ]
     queries = []
-    for place, event, turn, at_ns, columns, source in rows:
+    for place, event, rank, at_ns, columns, source in rows:
         values = ", ".join(f"{columns.get(name, 'NULL')} AS {name}" for name in names)
         queries.append(
-            f"SELECT {place}, {event} AS event, {turn} AS turn, {at_ns} AS at_ns, {values} FROM {source}"
+            f"SELECT {place}, {event} AS event, {rank} AS rank, {at_ns} AS at_ns, {values} FROM {source}"
         )
     placed = f"WITH {_known(choice)} {' UNION ALL '.join(queries)}"
     joined, cluster = in_clusters(f"({placed})", "label", clusters)

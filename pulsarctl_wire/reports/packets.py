@@ -1,7 +1,9 @@
 """Where the packets of frames, or of whole connections, are: in which captures, from which byte on, as SQL.
 
-`pipeline.files.extract.window` makes a Window of each row, by the order of the columns: `place` and
-`place_ns` are its offset and `at_ns`, the two sizes its header.
+A window is a part of a capture, and what is copied of it: packets that begin from byte `start` to `stop`
+(null: to the end), between the times `since` and `until` (null: any). The packet at byte `place` must be
+there, with the time `place_ns`. `total_size` and `command_size` are those of the frame to look for; null: all
+packets are copied. `pipeline.files.extract.window` makes a `Window` of each row, by the order of the columns.
 """
 
 from typing import Final
@@ -75,8 +77,8 @@ def picked_frames(table: str, where: str) -> str:
 def windows() -> str:
     """Select the windows of the frames in `PICKED_FRAMES`, with the frame before each if that may be needed.
 
-    If parts of these frames are in earlier captures, those have windows as well, and all packets in the
-    windows are copied, without a search for the frame. Where packets are out of order, windows are wide.
+    If a part of a frame is in earlier captures (`is_parted`), those have windows for it, too; of all windows
+    of such a frame every packet is copied, without a search. If packets are out of order, windows are wide.
     """
     own = f"""
         SELECT file, place, place_ns, {_ENDS}, {_NONE} AS since, {_NONE} AS until, false AS is_whole,

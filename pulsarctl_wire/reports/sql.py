@@ -72,8 +72,8 @@ class Options:
 class Choice:
     """Which rows of a table are read: times in ns, from `since` up to but without `until`. None: all.
 
-    `topic` is a name in any spelling (with its partitions), or a pattern with * and ?. The others are exact
-    names, or such patterns; `namespace` is TENANT/NAMESPACE, `client` an address, with or without its port.
+    `topic` is a name in any spelling (with its partitions), or a pattern with *, ? and […]. The others are
+    exact names, or such patterns; `namespace` is TENANT/NAMESPACE, `client` an address, with its port or not.
     A frame is chosen if it has all these values. docs/reports.md says what is chosen of other rows.
     """
 
@@ -181,7 +181,7 @@ class Choice:
 
 
 def _matching(column: str, name: str | None) -> list[str]:
-    """Return the condition for a name, or a pattern with * and ?; none for None."""
+    """Return the condition for a name, or a pattern with *, ? and […]; none for None."""
     if name is None:
         return []
     if _GLOB.search(name):
@@ -214,7 +214,8 @@ def client_pattern(client: str) -> str:
     """Return a regular expression for ADDRESS:PORT that matches a client, with or without its port."""
     with_port = re.fullmatch(r"(\[.+\]|[^:]*):(\d+)", client)
     host, port = with_port.groups() if with_port else (client, "[0-9]+")
-    return rf"^\[?{_regex(host.strip('[]'))}\]?:{port}$"
+    address = host[1:-1] if re.fullmatch(r"\[[^][]*:[^][]*\]", host) else host
+    return rf"^\[?{_regex(address)}\]?:{port}$"
 
 
 def _regex(glob: str) -> str:

@@ -220,7 +220,7 @@ VIEWS: Final = {
             times AS deliveries, redelivery_count, delivered_messages, client,
             CASE WHEN f.ack_ns < delivered_ns THEN a.ack_ns ELSE f.ack_ns END AS acked_ns
         FROM first_acks f LEFT JOIN again a ON {same("f", "a", _ENTRY)}""",
-    # If a capture begins in the middle of a connection, its topics are unknown.
+    # A topic is null if a capture begins in the middle of a connection: `_SAME_ENTRY` then compares only ids.
     "journeys": f"""
         SELECT coalesce(s.cluster, d.cluster) AS cluster, coalesce(s.topic, d.topic) AS topic,
             coalesce(s.ledger_id, d.ledger_id) AS ledger_id, coalesce(s.entry_id, d.entry_id) AS entry_id,
