@@ -82,7 +82,7 @@ def amount_axis(title: str, maximum: float, text: Callable[[float], str], *, is_
 
 
 def figure(caption: str, x: Axis, y: Axis, drawing: str, legend: Iterable[Key] = (), *, rows: int = 0) -> str:
-    """Draw a plot: caption, drawing, axes and legend. `rows` is the number of rows of a timeline."""
+    """Draw a plot: caption, drawing, axes and legend. `rows`: number of rows, instead of a y axis."""
     grid = "".join(
         f'<path class="grid" d="M0 {to_y(y.place(value))}H{UNIT}"/>' for value in (() if rows else y.labels)
     )

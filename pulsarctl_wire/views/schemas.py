@@ -37,7 +37,7 @@ _PROTOC_HINT = "write it with protoc --include_imports --descriptor_set_out=FILE
 # A definition begins with one of these; the name of a file hardly ever does.
 _DEFINITION_STARTS = ("{", "[", '"')
 _AVRO_HINT = "give an Avro schema in JSON"
-_MAX_FILE = 16 * MAX_SCHEMA  # bytes: only what the message needs becomes its schema
+_MAX_FILE = 16 * MAX_SCHEMA  # bytes: of a descriptor set, only what the chosen message needs is used
 _MAX_NAMES = 8  # how many messages an error names
 
 

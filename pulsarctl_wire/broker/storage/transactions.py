@@ -148,7 +148,8 @@ class TransactionBuffer:
         if not self._aborted or not metadata.HasField("txnid_most_bits"):
             return False
         row = self._aborted.get(key_of((metadata.txnid_most_bits, metadata.txnid_least_bits)))
-        # what was sent before `first` had been committed
+        # a committed transaction may get messages again, which are aborted: `first` is the first of these,
+        # and messages before it stay committed
         return row is not None and index >= row["first"]
 
     def trim(self) -> None:
@@ -188,7 +189,7 @@ class AckTarget(Protocol):
         """The id of the last entry before the mark."""
 
     def settle(self, index: int) -> None:
-        """Settle an entry at the consumer that has it, if any."""
+        """Record that an entry is no longer pending; its consumer, if any, counts it as acknowledged."""
 
     def apply(self, entries: Iterable[tuple[int, int | None, int]], until: int) -> None:
         """Apply a transaction's acknowledgements: everything before `until`; entries, or messages of them."""
