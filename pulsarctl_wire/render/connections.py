@@ -51,7 +51,7 @@ def connection_line(record: Record, paint: Paint, clock: TimeFormatter, width: i
 
 
 def _describe_tls(tls: Record) -> str:
-    """Return what is known of TLS: version, names, cipher, alerts, what was found by trial, why it is closed."""
+    """Return what is known: version, names, cipher, alerts, what was found by trial, and why it is closed."""
     certificate, client = tls["server_certificate"], tls["client_certificate"]
     words = [
         " ".join(filter(None, (tls["version"] or "TLS", tls["server_name"] and f"to {tls['server_name']}"))),
