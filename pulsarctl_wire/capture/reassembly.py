@@ -309,8 +309,7 @@ class Reassembler:
         """Add a connection by its first packet; `from_start`: nothing came before, `to_broker` is certain."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
-        # a part of the uid: without times, the packet's offset in its file
-        since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
+        since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns  # no time: its offset in the file
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
         listeners = self.knowledge.listeners
         connection.listener = listeners.get(ends) or listeners.get(ends[::-1], "")
