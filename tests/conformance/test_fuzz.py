@@ -248,6 +248,15 @@ def test_ctrl_c_ends_it() -> None:
     assert not program.err
 
 
+def test_it_stops_even_if_nobody_cancels_it() -> None:
+    with Broker() as broker:
+        access = BrokerAccess(parse_url(broker.service_url).addresses[0], "x")
+        plan = Plan(lambda: RemoteTarget(access), 1, 600.0, 2, 2.0)
+        fuzzer = Fuzzer(plan, lambda finding: None, lambda tally: fuzzer.stop())
+        asyncio.run(fuzzer.run())
+    assert fuzzer.tally.sessions == 2
+
+
 def test_texts_of_a_broker_stay_on_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problem = PROBLEM._replace(actual='ERROR {message=a\n{"command": "CONNECT"}\x1b[31m}')
     Scripts(str(tmp_path), "pulsar://localhost", 1).write(Finding(problem, make_session(1, 1), []))

@@ -61,8 +61,11 @@ async def _run(options: FuzzOptions, settings: Settings, seed: int) -> int:
     fuzzer = Fuzzer(plan, report, progress.show)
     task = asyncio.ensure_future(fuzzer.run())
     loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
 
     def interrupt() -> None:
+        interrupted.set()
+        fuzzer.stop()
         loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C ends the process at once
         task.cancel()
 
@@ -75,7 +78,7 @@ async def _run(options: FuzzOptions, settings: Settings, seed: int) -> int:
     sys.stdout.flush()
     if fuzzer.tally.findings:
         return EXIT_FINDINGS
-    return console.EXIT_INTERRUPTED if task.cancelled() else 0
+    return console.EXIT_INTERRUPTED if interrupted.is_set() else 0
 
 
 async def _require_loopback(address: Address) -> None:

@@ -91,7 +91,7 @@ class Fuzzer:
         self._report = report
         self._progress = progress
         self._bystanders = Bystanders(plan.make_target, plan.patience)
-        self._is_over = False  # the broker stays gone or broken: nothing more can be tried
+        self._is_over = False  # `stop` was called, or the broker stays gone or broken: nothing more is tried
 
     async def run(self) -> None:
         """Fuzz until the time is up. Raises SessionError if the broker cannot be reached at the beginning."""
@@ -110,6 +110,10 @@ class Fuzzer:
                 self._progress(tally)
         finally:
             await self._bystanders.close()
+
+    def stop(self) -> None:
+        """Begin nothing more. Call it beside `Task.cancel`, which a wait that is just over may swallow."""
+        self._is_over = True
 
     async def _run_batch(self, sessions: Sequence[Session]) -> None:
         """Play sessions at once, then look at each problem alone."""
